@@ -29,7 +29,7 @@ $(VENV)/.example: $(VENV)/.core examples/softmax/pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.example
-	$(PIP) -e ".[dev,docs,opencl,serve,tune]"
+	$(PIP) -e ".[dev,docs,serve,tune]"
 	@touch $@
 
 quickstart: $(VENV)/.core

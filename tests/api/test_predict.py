@@ -286,7 +286,7 @@ def test_json_requests_are_answered_by_what_ships(shipped):
     assert (missing["status"], "N" in missing["message"]) == ("bad_input", True)
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+@pytest.mark.needs("a C compiler")
 def test_a_pooled_model_is_exported_for_one_of_its_devices(shipped, tmp_path, pooled):
     """The C of a slim model answers what Python answers on that device, and passes its self-test; it needs a device."""
     with pytest.raises(InvalidValue, match="name one of a100, h100 with `device`"):

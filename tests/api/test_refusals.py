@@ -4,6 +4,7 @@ import socket
 
 import polars as pl
 import pytest
+from tests.support.needs import require
 
 import kerncast as kc
 from kerncast.api.on_ray import connected
@@ -37,7 +38,7 @@ def test_a_name_or_label_that_is_nearly_right_is_suggested(model):
 
 def test_a_cluster_at_whose_address_nothing_listens_is_refused_at_once():
     """Ray itself would try again for minutes."""
-    pytest.importorskip("ray")
+    require("ray")
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]

@@ -5,10 +5,8 @@ import itertools
 import json
 import math
 import os
-import platform
 import random
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +47,6 @@ BASE: dict[str, Any] = {
     "split": "none",
 }
 WIDTH = int(devices.local().numbers["vector_bytes"])
-needs_compiler = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +86,7 @@ def is_valid(known: Problem, chosen: Config) -> bool:
     return not gemm_cpu.config.validate(chosen.as_dict(), gemm_cpu.bindings(known, devices.local()))
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_sampled_configs_are_exact_on_awkward_shapes(backend: CpuBackend) -> None:
     """Any valid config gives the exact product: all layouts, edges in every dimension, batches, one and two threads."""
     vectors = []
@@ -111,7 +108,7 @@ def test_sampled_configs_are_exact_on_awkward_shapes(backend: CpuBackend) -> Non
     assert not wrong, f"{len(wrong)} of {len(vectors)}, first {wrong[0]}"
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_every_tile_and_edge_is_exact(backend: CpuBackend) -> None:
     """Each register tile, packed and direct, with every remainder of rows and columns: nothing is out of bounds."""
     vectors = []
@@ -125,7 +122,7 @@ def test_every_tile_and_edge_is_exact(backend: CpuBackend) -> None:
     assert [v for v in vectors if backend.prepare(*v).check() != 0.0] == []
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_cut_strips_are_packed_exactly(backend: CpuBackend) -> None:
     """Strips of any width, whole and cut, from either order, for K of less than a vector, of whole lines, and in between."""
     vectors = []
@@ -138,7 +135,7 @@ def test_cut_strips_are_packed_exactly(backend: CpuBackend) -> None:
     assert [v for v in vectors if backend.prepare(*v).check() != 0.0] == []
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 @pytest.mark.parametrize("dtype", ["fp32", "fp64", "bf16", "int8"])
 def test_dot_kernels_copy_an_operand_that_is_short(backend: CpuBackend, dtype: str) -> None:
     """Few rows of A or columns of B that are not contiguous along K are copied so, in every block of K and for every split."""
@@ -153,7 +150,7 @@ def test_dot_kernels_copy_an_operand_that_is_short(backend: CpuBackend, dtype: s
     assert [v for v in vectors if backend.prepare(*v).check() != 0.0] == []
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None or platform.machine() != "x86_64", reason="needs gcc for x86-64")
+@pytest.mark.needs("gcc", "an x86-64 CPU")
 @pytest.mark.parametrize("unroll", [1, 2, 4])
 def test_sums_stay_in_registers(unroll: int) -> None:
     """Loops of tiles that take all sixteen registers neither move a sum nor keep one on the stack."""
@@ -170,7 +167,7 @@ def test_sums_stay_in_registers(unroll: int) -> None:
     assert not any(spilled), spilled
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_double_precision_is_exact(backend: CpuBackend) -> None:
     """fp64 has kernels of its own, dot products and both kinds of packing included."""
     problems = [problem(29, 43, 71, layout, dtype="fp64") for layout in LAYOUTS]
@@ -183,7 +180,7 @@ def test_double_precision_is_exact(backend: CpuBackend) -> None:
 APART = [("rrr", 3, 0, 5), ("rcr", 0, 7, 1), ("crr", 1, 16, 0), ("ccr", 5, 2, 3)]
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 @pytest.mark.parametrize("dtype", ["fp32", "fp64", "bf16", "int8"])
 def test_gaps_between_rows_and_epilogues_are_computed_in_place(backend: CpuBackend, dtype: str) -> None:
     """Nothing between rows is read or written; bias and activation are applied once, for every split, batch and block of K."""
@@ -205,7 +202,7 @@ def test_gaps_between_rows_and_epilogues_are_computed_in_place(backend: CpuBacke
     assert [v for v in vectors if backend.prepare(*v).check() != 0.0] == []
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_what_lies_between_the_rows_of_c_is_watched(backend: CpuBackend) -> None:
     """A kernel that writes there is wrong, whatever else it computes; so is a smooth activation that is a little off."""
     prepared: Any = backend.prepare(problem(9, 9, 9, ldc=11), config())
@@ -218,7 +215,7 @@ def test_what_lies_between_the_rows_of_c_is_watched(backend: CpuBackend) -> None
     assert prepared.inputs.error() == pytest.approx(1e-3, rel=0.1)
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_vectors_with_gaps_and_smooth_activations_of_int8_are_refused(backend: CpuBackend) -> None:
     """By the family's rules, and by the backend where these were not asked."""
     wrong = [("crr", {"M": 1, "lda": 2}), ("rrr", {"N": 1, "ldb": 2}), ("rcr", {"N": 1, "ldc": 2})]
@@ -232,7 +229,7 @@ def test_vectors_with_gaps_and_smooth_activations_of_int8_are_refused(backend: C
         backend.prepare(problem(5, 6, 7, dtype="int8", activation="silu"), config())
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_check_sees_a_result_that_was_not_written(backend: CpuBackend) -> None:
     """A kernel that leaves C alone, or writes a wrong number, does not pass the check."""
     prepared: Any = backend.prepare(problem(9, 9, 9), config())
@@ -243,7 +240,7 @@ def test_check_sees_a_result_that_was_not_written(backend: CpuBackend) -> None:
     assert prepared.inputs.error() == math.inf
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_inputs_are_shared_within_a_problem_and_bounded(backend: CpuBackend) -> None:
     """Configs of one problem share buffers, whatever the threads; the cache gives up the oldest beyond its bytes."""
     one: Any = backend.prepare(problem(40, 40, 40), config())
@@ -257,7 +254,7 @@ def test_inputs_are_shared_within_a_problem_and_bounded(backend: CpuBackend) -> 
     assert (cache.get(problem(32, 32, 32).as_dict()).a == first.a).all(), "the same problem, the same numbers"
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_times_grow_with_launches_and_sentinels_run(backend: CpuBackend) -> None:
     """run(n) is the time of all n launches: a busy machine makes it longer, never shorter."""
     kernel = backend.prepare(problem(96, 96, 96), config())
@@ -270,7 +267,7 @@ def test_times_grow_with_launches_and_sentinels_run(backend: CpuBackend) -> None
     assert backend.sentinel("network") is None
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_compiled_kernels_are_found_again(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second process start finds every kernel on disk and compiles nothing."""
     known = problem(64, 64, 64)
@@ -283,7 +280,7 @@ def test_compiled_kernels_are_found_again(backend: CpuBackend, monkeypatch: pyte
     assert fresh.prepare(*vectors[0]).check() == 0.0
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_workers_may_build_the_same_kernel_at_once(tmp_path: Path) -> None:
     """Two processes with one empty cache both end with working kernels and leave no half-written files."""
     code = (
@@ -301,7 +298,7 @@ def test_workers_may_build_the_same_kernel_at_once(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob(".*")] == []
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_a_kernel_that_does_not_compile_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One bad kernel in a compilation is named with the compiler's reason; the others are built."""
     backend = CpuBackend()
@@ -338,7 +335,7 @@ def test_without_a_compiler_the_reason_is_one_sentence(monkeypatch: pytest.Monke
         build.find_compiler.cache_clear()
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_refusals_are_one_sentence(backend: CpuBackend, tmp_path: Path) -> None:
     """What this machine or the family cannot do is refused before anything runs, with the rule that is broken."""
     with pytest.raises(Unsupported, match="leave split_k at 1"):
@@ -354,7 +351,7 @@ def test_refusals_are_one_sentence(backend: CpuBackend, tmp_path: Path) -> None:
         Library(backend.compiler, tmp_path / "file").build([Packer("fp32", 4)])
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_the_device_is_the_local_one_with_measured_rates(backend: CpuBackend) -> None:
     """Identity stays that of the machine; clock, peak and bandwidth are measured, plausible and kept on disk."""
     device = backend.device()

@@ -1,6 +1,7 @@
 """The cache of compiled kernels: what is damaged is built again, and a folder that others can write to is not used."""
 
 import pytest
+from tests.support.needs import require
 
 from kerncast.backends.cpu.build import Library, find_compiler
 from kerncast.backends.cpu.gemm.codegen import Packer
@@ -13,7 +14,7 @@ PACKER = Packer("fp32", 4)
 def compiler():
     found = find_compiler()
     if found is None:
-        pytest.skip("no C compiler")
+        require("a C compiler")
     return found
 
 

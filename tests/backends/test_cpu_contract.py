@@ -11,7 +11,7 @@ from kerncast.data import Dataset
 from kerncast.families.gemm_cpu import config_set, gemm_cpu
 from kerncast.testing.backends import BackendContract
 
-pytestmark = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
+pytestmark = pytest.mark.needs("a C compiler")
 
 
 def vectors(count, **sizes):

@@ -9,7 +9,6 @@ import pytest
 
 from kerncast import devices
 from kerncast.backends.contract import Unsupported
-from kerncast.backends.cpu import CpuBackend
 from kerncast.backends.cpu.conv import ConvPart
 from kerncast.backends.cpu.conv.geometry import Geometry
 from kerncast.backends.cpu.conv.inputs import TENSORS, InputCache, make, reference, shapes
@@ -18,7 +17,6 @@ from kerncast.backends.cpu.part import Machine
 from kerncast.families.grouped_conv_cpu import FAMILIES
 from kerncast.op import Config, Problem
 
-needs_compiler = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
 DIRECTIONS = dict(zip(TENSORS, FAMILIES, strict=True))
 # Tiles that are cut in both directions by the sizes below; narrow vectors wherever they are valid.
 TILES = ((6, 2), (3, 4), (14, 1))
@@ -101,7 +99,7 @@ def test_the_reference_is_the_definition(direction, layout):
         assert np.array_equal(reference(direction, p, inputs.a, inputs.b), inputs.reference)
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_every_kernel_is_exact(part, direction):
     """Bit for bit, both layouts and dtypes, sizes that no tile divides."""
@@ -117,7 +115,7 @@ def test_every_kernel_is_exact(part, direction):
     assert not wrong
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_nothing_is_written_beside_the_result(part, direction):
     """Operands that begin anywhere, a result with something before and behind it: it is made, and they stay."""
@@ -137,7 +135,7 @@ def test_nothing_is_written_beside_the_result(part, direction):
             assert (room[-65:] == 7).all(), config
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_what_the_kernels_cannot_run_is_refused_by_its_rule(part):
     """A depthwise kernel for large groups, two threads, half precision: each with the sentence of its constraint."""
     family = DIRECTIONS["forward"]
@@ -190,7 +188,7 @@ def test_every_problem_has_a_kernel():
             assert any(not family.config.validate(config, known) for config in kernels), (family, layout, groups, inner, outer)
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_promising_configs_are_tried_first(part):
     """All valid, each once; for groups of one channel depthwise, for a large 3 × 3 a tile that uses most registers."""
     for family in FAMILIES:
@@ -204,7 +202,7 @@ def test_promising_configs_are_tried_first(part):
             assert case is AWKWARD[3] or found[0].mr * found[0].nv >= 8
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_a_small_problem_stands_for_a_large_one(part):
     """Channels and rows' width stay, images and rows become few; what is short stays what it is."""
     large = Problem(FAMILIES[0], values(((32, 64, 64, 1), (1, 112, 112), (1, 3, 3), (1, 2, 2), (0, 1, 1), (1, 1, 1))))

@@ -9,7 +9,7 @@ from kerncast.backends.cpu.gemm.arrays import Product
 from kerncast.families.gemm_cpu import SETS, gemm_cpu
 from kerncast.op import Problem
 
-pytestmark = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
+pytestmark = pytest.mark.needs("a C compiler")
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """bf16 and int8 on the cpu backend: what this CPU runs is checked bit for bit, what it cannot run is emulated and compiled."""
 
 import os
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from kerncast.devices.detect import product_numbers
 from kerncast.errors import InvalidValue
 from kerncast.families.gemm_cpu import config_set, gemm_cpu
 from kerncast.op import Config, Problem
+from kerncast.testing.exported import EACH_COMPILER
 
 LAYOUTS = ("rcr", "rrr", "crr", "ccr")
 SPLITS = ("none", "m", "n", "k")
@@ -48,7 +48,6 @@ FOREIGN: list[dict[str, Any]] = [
     {"kernel": "amx", **PACKED, "vector_bytes": 64, "mr": 2, "nv": 1, "k_unroll": 1, "mc": 48, "kc": 128},
 ]
 WIDEST = {"vector_bytes": 64.0, "bf16_group": 2.0, "int8_group": 4.0, "matrix_tile_rows": 16.0}
-needs_compiler = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +98,7 @@ def assert_exact(backend: CpuBackend, tried: list[Any]) -> None:
     assert not wrong, f"{len(wrong)} of {len(tried)}, first {wrong[0]}"
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
 def test_every_way_of_multiplying_is_exact(backend: CpuBackend, dtype: str) -> None:
     """Outer (packed, direct), dot and pairs: all layouts, edges, batches, blocks of K, both thread counts, each split."""
@@ -111,7 +110,7 @@ def test_every_way_of_multiplying_is_exact(backend: CpuBackend, dtype: str) -> N
     assert_exact(backend, tried)
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
 def test_kernels_for_other_cpus_are_exact_when_emulated(emulating: CpuBackend, dtype: str) -> None:
     """Pairs, quads and tiles with their instructions written out in C: packing, edges, blocks of K, splits."""
@@ -120,7 +119,7 @@ def test_kernels_for_other_cpus_are_exact_when_emulated(emulating: CpuBackend, d
     assert_exact(emulating, tried)
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_bf16_is_rounded_once_and_to_even(backend: CpuBackend) -> None:
     """Ties go to even, sums of several blocks of K are not rounded in between, infinities and NaN stay what they are."""
     for kernel in ({}, {"kernel": "dot", **PACKED}, {"kc": 8}):
@@ -141,7 +140,7 @@ def test_bf16_is_rounded_once_and_to_even(backend: CpuBackend) -> None:
             backend.part("gemm/cpu").inputs._kept.clear()  # these inputs were written over
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_int8_sums_the_extremes(backend: CpuBackend) -> None:
     """-128 × -128 over a long K neither saturates nor wraps, and a result that was not written does not pass."""
     for kernel in ({}, {"kernel": "dot", **PACKED}, {"kernel": "pairs", **PACKED}):
@@ -171,13 +170,11 @@ def _samples() -> list[Item]:
     return [*items, Packer("bf16_pairs", 32, True), Packer("int8_quads", 32, True), Packer("int8_pairs", 6)]
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.needs("an x86-64 CPU")
+@pytest.mark.parametrize("compiler", EACH_COMPILER)
 def test_kernels_for_other_cpus_compile(compiler: str, tmp_path: Path) -> None:
     """For Sapphire Rapids every kernel, the driver and the probe compile without a warning, to the instructions meant."""
-    path = shutil.which(compiler)
-    if path is None:
-        pytest.skip(f"{compiler} is not installed")
-    command = [path, "-O2", "-march=sapphirerapids", "-Wall", "-Werror", "-fPIC", f"-I{build.SOURCES}"]
+    command = [compiler, "-O2", "-march=sapphirerapids", "-Wall", "-Werror", "-fPIC", f"-I{build.SOURCES}"]
     known = subprocess.run([*command, "-E", "-x", "c", os.devnull], capture_output=True, text=True)
     if known.returncode:
         pytest.skip(f"{compiler} does not know -march=sapphirerapids: {known.stderr.strip()}")
@@ -224,7 +221,7 @@ def test_kernels_that_the_cpu_lacks_are_invalid() -> None:
         Config(gemm_cpu, config(**{**amx, "mr": 3}).as_dict(), problem=problem(64, 64, 64, "int8"), device=widest())
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_the_backend_refuses_instructions_that_are_not_here(backend: CpuBackend) -> None:
     """A config made for another CPU is refused before it is compiled or run, and the dtype before the config."""
     with pytest.raises(Unsupported, match="quads kernels int8"):
@@ -239,7 +236,7 @@ def test_the_backend_refuses_instructions_that_are_not_here(backend: CpuBackend)
             backend.prepare(*vector)
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_narrow_types_have_peaks(backend: CpuBackend) -> None:
     """The rates of bf16 and int8 are measured like the others, so that both have a roofline."""
     device = backend.device()

@@ -5,7 +5,6 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from kerncast.backends.cpu import CpuBackend
 from kerncast.backends.cpu.part import Machine
 from kerncast.backends.cpu.reshard import ReshardPart
 from kerncast.backends.cpu.reshard.pages import moves, placement
@@ -14,7 +13,6 @@ from kerncast.families.reshard import reshard_cpu
 from kerncast.models.model import Model
 from kerncast.op import Config, Problem
 
-needs_compiler = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
 CONFIG = Config(reshard_cpu)
 SHARDINGS = list(product(("block", "width", "height"), ("row_major", "col_major")))
 
@@ -84,7 +82,7 @@ def part():
     return ReshardPart(Machine())
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_all_strategies_orientations_and_types_arrive_byte_for_byte(part):
     """One thread or several, whole tiles of any size."""
     for source, target in product(SHARDINGS, SHARDINGS):
@@ -94,7 +92,7 @@ def test_all_strategies_orientations_and_types_arrive_byte_for_byte(part):
     assert part.prepare(problem(SHARDINGS[0], SHARDINGS[0], in_grid=(1, 1), out_grid=(1, 1), threads=2), CONFIG).run(3) > 0
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_a_tile_that_is_lost_or_misplaced_is_an_error(part):
     """The check trusts no run: a shortened, a diverted or a shifted one shows."""
     for field, change in (("bytes", -1), ("to_offset", 64), ("from_offset", -2048), ("to", 1)):
@@ -104,7 +102,7 @@ def test_a_tile_that_is_lost_or_misplaced_is_an_error(part):
         assert prepared.check() > 0.0, field
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_memory_is_that_of_the_largest_problem_and_earlier_ones_survive_growth():
     """Side by side a hundred problems take no more than the largest; buffers that moved are found again."""
     part = ReshardPart(Machine())
@@ -119,7 +117,7 @@ def test_memory_is_that_of_the_largest_problem_and_earlier_ones_survive_growth()
     assert all(prepared.check() == 0.0 for prepared in (held[0], larger, held[-1]))
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_measured_problems_become_lines(run, tmp_path):
     """From the sweep to a model on this machine: every row checked, a line for each group that it was measured in."""
     axes = ("height_tiles=8:64:8", "width_tiles=8,16", "in_x=2", "in_y=2", "out_x=4", "out_y=1", "threads=1")

@@ -13,9 +13,8 @@ from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset
 from kerncast.families.gemm_inductor_cpp import gemm_inductor_cpp
 from kerncast.op import Config, Problem
-from kerncast.testing.repeats import soaking
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+pytestmark = pytest.mark.needs("torch")
 # Tiles are whole vectors of fp32; others never end.
 LANES = 16 if find_spec("torch") is not None and "avx512" in build.cpu_software()["isa"].lower() else 8
 TILES = [
@@ -37,7 +36,7 @@ def problem(**values):
     return Problem(gemm_inductor_cpp, {"M": 7, "N": 37, "K": 150, "dtype": "fp32", "layout": "rcr", "threads": 2, **values})
 
 
-@pytest.mark.skipif(not soaking(), reason="compiles for half a minute, in `make soak`")
+@pytest.mark.needs("make soak")
 def test_tiles_are_compiled_together_and_compute_the_product():
     """bf16, rows and columns that no tile divides, gaps in A, threads: not one bit is wrong; nor is ATen's."""
     backend, gaps = InductorBackend(), problem(lda=160, dtype="bf16")
@@ -64,7 +63,7 @@ def test_a_kernel_is_what_its_config_says():
         assert f"constexpr int64_t {line}" in text, line
 
 
-@pytest.mark.skipif(not soaking(), reason="compiles for half a minute, in `make soak`")
+@pytest.mark.needs("make soak")
 def test_a_kernel_that_does_not_compile_costs_only_itself(monkeypatch):
     """A unit with a broken kernel is given up, and each of its kernels is compiled alone."""
     sources = build.templates.sources

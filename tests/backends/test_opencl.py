@@ -4,6 +4,7 @@
 """
 
 import math
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -23,7 +24,6 @@ from kerncast.families.gemm_opencl import gemm_opencl
 from kerncast.op import Config, Problem
 from kerncast.problems import parse_vary, problem_set
 from kerncast.sweeping import Sweep, parse_selection
-from kerncast.testing.repeats import soaking
 
 LAYOUTS = ("rcr", "rrr", "crr", "ccr")
 # Ones, primes, sizes just beside a tile or a vector, a K that needs several tiles.
@@ -33,7 +33,6 @@ DIRECT = {
     "strided_m": True, "strided_n": True, "guard": True,
 }  # fmt: skip
 LOCAL = {**DIRECT, "VWM": 2, "VWN": 2, "local_a": True, "local_b": True, "KWG": 8, "strided_n": False}
-needs_opencl = pytest.mark.skipif(OpenClBackend.unavailable() is not None, reason=str(OpenClBackend.unavailable()))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def config(base=DIRECT, **changes):
     return Config(gemm_opencl, {name: value for name, value in {**base, **changes}.items() if value is not None})
 
 
-@needs_opencl
+@pytest.mark.needs("a working OpenCL")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_guarded_kernels_are_exact_on_awkward_shapes(backend, layout):
     """Edges in every dimension, with and without local memory, in every layout: not one bit is wrong."""
@@ -59,7 +58,7 @@ def test_guarded_kernels_are_exact_on_awkward_shapes(backend, layout):
         assert set(found.values()) == {0.0}, (chosen, found)
 
 
-@needs_opencl
+@pytest.mark.needs("a working OpenCL")
 @pytest.mark.parametrize(
     ("chosen", "layout", "dtype"),
     [
@@ -82,7 +81,7 @@ def test_each_parameter_leaves_the_product_exact(backend, chosen, layout, dtype)
         assert backend.prepare(problem(33, 57, 50, layout, dtype=dtype), chosen).check() == 0.0
 
 
-@needs_opencl
+@pytest.mark.needs("a working OpenCL")
 def test_check_sees_a_result_that_was_not_written(backend):
     """A kernel that leaves C alone, or writes a wrong number, does not pass the check."""
     prepared = backend.prepare(problem(16, 32, 8), config())
@@ -96,7 +95,7 @@ def test_check_sees_a_result_that_was_not_written(backend):
     assert prepared.on.error() == math.inf
 
 
-@needs_opencl
+@pytest.mark.needs("a working OpenCL")
 def test_sentinels_run_and_caches_can_be_made_cold(backend):
     """Both kinds of sentinel are there and healthy; operands are shared by the configs of a problem."""
     for kind in ("compute", "memory"):
@@ -109,7 +108,7 @@ def test_sentinels_run_and_caches_can_be_made_cold(backend):
     assert one.on is two.on
 
 
-@needs_opencl
+@pytest.mark.needs("a working OpenCL")
 def test_refusals_are_one_sentence(backend):
     """What the device or the family cannot do is refused before anything runs, with the rule that is broken."""
     with pytest.raises(Unsupported, match="leave batch at 1"):
@@ -126,7 +125,34 @@ def test_refusals_are_one_sentence(backend):
         OpenClBackend("99").device()
 
 
-@needs_opencl
+@pytest.mark.needs("a working OpenCL")
+def test_a_driver_that_cannot_compile_is_said_in_one_sentence(monkeypatch, run, tmp_path):
+    """By `doctor` and by `collect`, with the driver's reason and what to install; nothing is measured."""
+    monkeypatch.setattr(source, "OPTIONS", ("-no-such-option",))
+    opencl._trouble.cache_clear()
+    code, out, _ = run("doctor")
+    (said,) = (line for line in out.splitlines() if line.startswith("backend") and " opencl " in line)
+    small = (
+        "--problems",
+        "cubes",
+        "--vary",
+        "dtype=fp32",
+        "--vary",
+        "layout=rrr",
+        "--max-flops",
+        "1e6",
+        "--configs",
+        "sample:2",
+    )
+    code, out, err = run("collect", "gemm/opencl", *small, "--out", tmp_path / "d")
+    opencl._trouble.cache_clear()
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    for text in (said, err):
+        assert re.search(r"the OpenCL driver .* cannot compile for .* \(.*\): install a newer driver", text), text
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.needs("a working OpenCL")
 def test_the_device_is_what_opencl_says(backend):
     """The limits that constraints read are known; rates that OpenCL does not tell are left out, not guessed."""
     device = backend.device()
@@ -206,8 +232,8 @@ def test_two_configs_are_two_kernels():
     assert len({source.source(row, "fp32", "rcr") for row in rows.iter_rows(named=True)}) == rows.height
 
 
-@needs_opencl
-@pytest.mark.skipif(not soaking(), reason="measures 112 configs in `make soak`")
+@pytest.mark.needs("a working OpenCL")
+@pytest.mark.needs("make soak")
 def test_more_than_a_hundred_configs_are_collected_and_exact(backend, tmp_path):
     """112 sampled vectors in all layouts, on whole and on awkward sizes, each with an ok row and an exact result."""
     chosen = problem_set(

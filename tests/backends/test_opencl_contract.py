@@ -3,11 +3,10 @@
 import polars as pl
 import pytest
 
-from kerncast.backends.opencl import OpenClBackend
 from kerncast.collecting.messages import Policy
 from kerncast.testing.backends import BackendContract
 
-pytestmark = pytest.mark.skipif(OpenClBackend.unavailable() is not None, reason=str(OpenClBackend.unavailable()))
+pytestmark = pytest.mark.needs("a working OpenCL")
 
 CONFIG = {
     "MWG": 8, "NWG": 16, "MDIMC": 2, "NDIMC": 2, "VWM": 1, "VWN": 4, "local_a": False, "local_b": False, "KWG": None,

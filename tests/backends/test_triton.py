@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -18,8 +17,6 @@ from kerncast.families.gemm_triton import triton as gemm_triton
 from kerncast.op import Config, Problem
 from kerncast.testing.backends import BackendContract
 
-MISSING = [name for name in ("torch", "triton") if find_spec(name) is None]
-needs_triton = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {' and '.join(MISSING)}")
 INTERPRETED = """
 import json, sys
 from kerncast.backends.triton.product import launch_triton, tensors
@@ -46,7 +43,7 @@ def problem(m, n, k, layout="rrr", dtype="fp32", batch=1):
     return {"M": m, "N": n, "K": k, "split_k": 1, "batch": batch, "dtype": dtype, "layout": layout, "tf32": False}
 
 
-@needs_triton
+@pytest.mark.needs("triton")
 def test_the_kernel_is_exact_in_every_layout_and_at_every_edge():
     """Ones, primes, whole tiles, more rows of blocks than one group, batches: not one bit is wrong under the interpreter."""
     shapes = [(1, 1, 1), (16, 32, 16), (17, 33, 19), (5, 70, 48), (150, 40, 31)]
@@ -66,7 +63,7 @@ def test_the_kernel_is_exact_in_every_layout_and_at_every_edge():
     }
 
 
-@needs_triton
+@pytest.mark.needs("triton")
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -82,7 +79,7 @@ def test_other_templates_are_unsupported(given, why):
         backend.prepare(Problem(gemm_triton, problem(64, 64, 64)), Config(gemm_triton, {**CONFIG, **given}))
 
 
-@needs_triton
+@pytest.mark.needs("triton")
 def test_gaps_between_rows_and_epilogues_are_computed():
     """Leading dimensions become strides; bias and activation are applied to the sums, for our kernel and for the library's."""
     gaps = {"lda": 40, "ldb": 41, "ldc": 47}
@@ -97,24 +94,21 @@ def test_gaps_between_rows_and_epilogues_are_computed():
         assert on.error() == 0.0, item
 
 
-@needs_triton
+@pytest.mark.needs("triton")
 def test_the_kernel_is_exact_in_every_dtype():
     """Sums are exact and rounded once, when they are stored. (bf16: see the next test.)"""
     found = interpreted([(problem(33, 40, 37, "rcr", dtype), CONFIG) for dtype in ("fp16", "fp8", "bf8", "int8")])
     assert [error for error, _ in found] == ["0.0"] * 4
 
 
-@needs_triton
-@pytest.mark.skipif(
-    TritonBackend.unavailable() is not None, reason="Triton's interpreter multiplies the bits of bf16: needs a GPU"
-)
+@pytest.mark.needs("a GPU")
 def test_bf16_is_exact_on_a_gpu():
     """The interpreter has no bf16 products (triton-lang/triton issue 11584), so this takes the real compiler."""
     vector = Problem(gemm_triton, problem(33, 40, 37, "rcr", "bf16")), Config(gemm_triton, CONFIG)
     assert TritonBackend().prepare(*vector).check() == 0.0
 
 
-@needs_triton
+@pytest.mark.needs("triton")
 def test_the_library_is_exact_too():
     """kind=library goes through torch.matmul's kernels, one product or a batch, into the same C."""
     for batch in (1, 3):
@@ -153,7 +147,7 @@ def test_without_triton_the_reason_names_the_extra(monkeypatch):
     assert "pip install 'kerncast[triton]'" in TritonBackend.unavailable()
 
 
-@pytest.mark.skipif(TritonBackend.unavailable() is not None, reason=str(TritonBackend.unavailable()))
+@pytest.mark.needs("a GPU")
 class TestTriton(BackendContract):
     backend, family = "triton", "gemm/triton"
 

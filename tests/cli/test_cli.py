@@ -232,7 +232,7 @@ def test_a_compiler_that_cc_names_and_is_not_there_is_said(run, monkeypatch):
     assert why in err
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+@pytest.mark.needs("a C compiler")
 def test_a_dry_run_counts_what_is_left_and_vectors_are_taken_as_they_are(run, tmp_path, monkeypatch):
     """Rows that are there are not measured again; compiling takes time, too; --configs has no say in a finished sweep."""
     monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))

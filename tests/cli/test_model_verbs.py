@@ -4,6 +4,7 @@ import json
 
 import polars as pl
 import pytest
+from tests.support.needs import require
 
 from kerncast import cli
 from kerncast.data import Dataset
@@ -153,7 +154,7 @@ def test_bad_input_to_training_is_one_sentence_and_nothing_is_written(run, tmp_p
 
 def test_tuning_leaves_what_was_given_and_says_what_it_chose(home, run, tmp_path):
     """The line and evaluation.json have the free knobs of the model that was written; --trees, --leaves and --lr stay."""
-    pytest.importorskip("optuna")
+    require("optuna")
     code, out, _ = run("train", home / "d", "--out", tmp_path / "m", *QUICK, "--tune", "2")
     (line,) = [line for line in out.splitlines() if line.startswith("tuned: ")]
     options = json.loads((tmp_path / "m" / "model.json").read_text())["options"]

@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 from kerncast import cli
-from kerncast.backends import get_backend
 from kerncast.files.atomic import file_checksum
 from kerncast.models.manifest import PREDICTIONS, read_manifest, write_manifest
 
@@ -154,7 +153,7 @@ def test_another_device_is_not_drift(home, run, tmp_path):
     assert "was trained on elsewhere, but this is" in err
 
 
-@pytest.mark.skipif(get_backend("cpu").unavailable() is not None, reason="no C compiler")
+@pytest.mark.needs("a C compiler")
 def test_real_kernels_are_measured_again(run, tmp_path):
     """Kernels of this machine, against times four times theirs: noise cannot make anything faster, so that is drift."""
     assert run("collect", "gemm/cpu", "--problems", "grid:M=8,24,40;N=32,48;K=64", *GEMM, "--configs", "sample:4",

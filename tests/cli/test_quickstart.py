@@ -8,13 +8,12 @@ from functools import partial
 import pytest
 
 from kerncast import cli
-from kerncast.backends.cpu import CpuBackend
 from kerncast.data import Dataset
 from kerncast.regenerating import quickstart
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
-pytestmark = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
+pytestmark = pytest.mark.needs("a C compiler")
 
 
 def run(capsys, *args):

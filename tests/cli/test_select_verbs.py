@@ -1,7 +1,6 @@
 """`kerncast select`, `predict` and `export`, as a user calls them."""
 
 import json
-import shutil
 import subprocess
 
 import polars as pl
@@ -80,7 +79,7 @@ def test_a_parameter_of_which_the_model_saw_one_value_may_be_left_out(model, run
         assert part == whole
 
 
-@pytest.mark.skipif(shutil.which("cmake") is None or shutil.which("gcc") is None, reason="there is no cmake or gcc")
+@pytest.mark.needs("cmake")
 def test_an_export_builds_tests_itself_and_installs_with_cmake(model, tmp_path, run):
     """Configure, build, ctest, install; pkg-config knows where."""
     code, out, _ = run("export", model, "--to", "c", "--out", tmp_path / "picker", "--prefix", "gemm")
@@ -99,7 +98,7 @@ def test_an_export_builds_tests_itself_and_installs_with_cmake(model, tmp_path, 
     assert (tmp_path / "installed" / "include" / "gemm.h").exists()
 
 
-@pytest.mark.skipif(shutil.which("cmake") is None or shutil.which("gcc") is None, reason="there is no cmake or gcc")
+@pytest.mark.needs("cmake")
 def test_a_blob_is_loaded_by_its_runtime_and_verified_and_a_damaged_one_is_not(model, tmp_path, run):
     """Export with the runtime; configure, build, ctest; `verify` compares the stored answers, and names the damage."""
     file, folder = tmp_path / "model.kcb", tmp_path / "runtime"

@@ -26,9 +26,8 @@ from kerncast.progress import Progress
 from kerncast.testing.backends import vector_texts
 from kerncast.testing.clusters import DidNotStart, small_cluster, wait_until
 from kerncast.testing.faults import FAULTY, OUTCOMES, plan, telling_ns
-from kerncast.testing.repeats import soaking
 
-pytest.importorskip("ray")
+pytest.importorskip("ray", reason="needs ray")
 
 from kerncast.collecting.fleet.roster import Company, Roster, _Place
 from kerncast.collecting.fleet.run import _Part, _Run
@@ -209,7 +208,7 @@ def test_a_kind_that_is_measured_does_not_stop_the_same_command_for_another_one(
     assert extended("a100", "h100") == {"d": True, "d-h100": True}
 
 
-@pytest.mark.skipif(not soaking(), reason="starts many processes")
+@pytest.mark.needs("make soak")
 def test_devices_that_differ_go_to_datasets_of_their_own(cluster, tmp_path):
     """Each kind measures all vectors into its own dataset, and a second run finds each of them again."""
     with ray_starts():
@@ -233,7 +232,7 @@ def test_devices_that_differ_go_to_datasets_of_their_own(cluster, tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.skipif(not soaking(), reason="starts many processes")
+@pytest.mark.needs("make soak")
 def test_a_driver_that_is_killed_continues_from_its_journal(cluster, faults, tmp_path):
     """The same command measures what has no row yet; the keepers of the killed one are gone."""
     with ray_starts():

@@ -1,7 +1,6 @@
 """A toy op, the C that is generated for it with a stand-in engine, and a driver that asks it."""
 
 import json
-import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -19,7 +18,6 @@ HERE = Path(__file__).parent
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wshadow", "-Wconversion", "-Wno-sign-conversion"]
 SANITIZED = [LEVEL, "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 STATUSES = [str(status) for status in C_STATUSES]
-COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 ROOM = 1 << 16
 
 # The config is declared like the problem: the stand-in engine answers with what it was asked.

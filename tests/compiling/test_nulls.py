@@ -14,13 +14,13 @@ from kerncast.data import schema
 from kerncast.exporting.project import write_project
 from kerncast.registry import FAMILIES
 from kerncast.selecting.tiers.build import TierOptions, build_tiers, plain_tiers
-from kerncast.testing.exported import COMPILERS, LEVEL, SANITIZED, STRICT
+from kerncast.testing.exported import COMPILERS, EACH_COMPILER, LEVEL, SANITIZED, STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 PROGRAM = Path(__file__).with_name("nulls.c")
-pytestmark = pytest.mark.skipif(not COMPILERS, reason="there is no C compiler")
+pytestmark = pytest.mark.needs("a C compiler")
 
 
 def gemm(folder):
@@ -52,7 +52,7 @@ def exp(folder):
     return lower(model, plain_tiers(model), ["portfolio", "full"]), fields, asked
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("compiler", EACH_COMPILER)
 @pytest.mark.parametrize("family", [gemm, exp])
 def test_null_gives_bad_input_everywhere_and_nothing_is_read_or_written(family, compiler, tmp_path):
     """Warnings as errors, addresses and undefined behaviour watched."""

@@ -2,15 +2,13 @@
 
 import json
 import os
-import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from query_requests import REFUSED
-from query_toy import COMPILERS, STRICT, TOY, TOY_CONFIG, TOY_PROBLEM, Artefact, build, header
+from query_toy import STRICT, TOY, TOY_CONFIG, TOY_PROBLEM, Artefact, build, header
 
 from kerncast.compiling.query import query_source
 from kerncast.compiling.request import Identity
@@ -18,6 +16,7 @@ from kerncast.errors import InvalidValue
 from kerncast.parameters import Bool
 from kerncast.registry import FAMILIES
 from kerncast.space import Space
+from kerncast.testing.exported import COMPILERS, EACH_COMPILER
 from kerncast.testing.repeats import repeats
 
 # -- what is asked arrives, what is answered is JSON ---------------------------------------------------------------
@@ -107,12 +106,10 @@ def test_a_reply_that_does_not_fit_is_not_written_but_measured(artefact):
     assert artefact.raw(text, needed) == ("ok", needed, whole)
 
 
+@pytest.mark.needs("a C compiler", "sources of locales")
 @pytest.mark.parametrize("name", ["de_DE", "ps_AF"])
 def test_a_locale_with_another_decimal_point_changes_nothing(tmp_path, name):
     """A comma (German) or two bytes (Pashto) stand for the point in that locale's printf."""
-    charmap = Path("/usr/share/i18n/charmaps")
-    if not COMPILERS or not shutil.which("localedef") or not charmap.exists():
-        pytest.skip("needs a C compiler and localedef with its sources")
     subprocess.run(["localedef", "-i", name, "-f", "UTF-8", tmp_path / f"{name}.UTF-8"], check=True)
     program = build(tmp_path, COMPILERS[0], STRICT, "query_driver.c")
     started = Artefact(program, tmp_path, [f"{name}.UTF-8"], {**os.environ, "LOCPATH": str(tmp_path)})
@@ -142,7 +139,7 @@ def test_null_says_that_a_conditional_parameter_does_not_apply(artefact):
 # -- the generated text --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("compiler", EACH_COMPILER)
 def test_every_family_compiles_under_a_prefix_of_its_own(tmp_path, compiler):
     """Tables of any shape, an empty config too, in strict C99; two artefacts share no external name."""
     for place, family in enumerate(FAMILIES):
@@ -156,10 +153,9 @@ def test_every_family_compiles_under_a_prefix_of_its_own(tmp_path, compiler):
     assert any(not family.config.parameters for family in FAMILIES)
 
 
+@pytest.mark.needs("a C compiler")
 def test_a_header_with_another_number_of_parameters_does_not_compile(tmp_path):
     """The tables and the struct must be of one export."""
-    if not COMPILERS:
-        pytest.skip("no C compiler")
     (tmp_path / "q.c").write_text('#include "query_artefact.h"\n' + query_source("kerncast", TOY_PROBLEM, TOY_CONFIG))
     header(tmp_path)
     counts = [f"-DPROBLEM_COUNT={len(TOY) + 1}", f"-DCONFIG_COUNT={len(TOY)}"]

@@ -115,10 +115,11 @@ def test_repeats_become_the_launches_of_one_entry(tmp_path):
     assert len(json.loads(t4.read_text())["results"]) == dataset.rows
 
 
+@pytest.mark.needs("Kernel Tuner")
 def test_kernel_tuner_itself_reads_what_is_written(drafted, tmp_path):
     """Its cache reader, its simulation mode and its own T4 schema take the files."""
-    kernel_tuner = pytest.importorskip("kernel_tuner", reason="Kernel Tuner is not installed")
-    jsonschema = pytest.importorskip("jsonschema")
+    import jsonschema
+    import kernel_tuner
     from kernel_tuner.file_utils import output_file_schema
     from kernel_tuner.util import read_cache
 

@@ -7,6 +7,7 @@ import sys
 
 import msgspec
 import pytest
+from tests.support.needs import require
 
 import kerncast
 from kerncast.data import Dataset
@@ -128,7 +129,7 @@ def test_from_one_file_to_a_choice_and_to_c(file, tmp_path):
     kerncast.export(model, tmp_path / "picker", progress=False)
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        pytest.skip("there is no C compiler")
+        require("a C compiler")
     built = tmp_path / "selftest"
     sources = [str(tmp_path / "picker" / name) for name in ("selftest.c", "kerncast.c")]
     subprocess.run([compiler, "-O1", "-ffp-contract=off", "-o", str(built), *sources, "-lm"], check=True)

@@ -18,9 +18,9 @@ import click
 import pytest
 from page_blocks import MARKERS, NEEDS, PAGES, Block, Command, blocks_of, starts_with, without_blocks
 from page_options import all_options, check, open_word, split
+from tests.support.needs import require
 
 from kerncast import cli
-from kerncast.backends.cpu import CpuBackend
 from kerncast.errors import KerncastError
 
 # What a shell does and a list of words does not: pipes, several commands, variables in front.
@@ -113,8 +113,7 @@ def _in_folder(path: Path) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def example_data(tmp_path_factory: pytest.TempPathFactory, few_samples: None) -> Path:
     """The small datasets, models and store that the pages use, made by the commands that the docs give for it."""
-    if (lacking := CpuBackend.unavailable()) is not None:
-        pytest.skip(lacking)
+    require("a C compiler")
     path = tmp_path_factory.mktemp("example_data")
     with _in_folder(path):
         for page in PAGES:
@@ -135,9 +134,7 @@ def test_what_a_page_shows_runs(page, example_data, tmp_path):
     folder = Folder(page.name, tmp_path)
     with _in_folder(tmp_path):
         for block in blocks_of(text):
-            lacking = [name for name in block.markers.get("uses", "").split() if shutil.which(name) is None]
-            if lacking:
-                pytest.skip(f"{', '.join(lacking)} is not installed")
+            require(*block.markers.get("uses", "").split())
             if "makes" not in block.markers and ("needs" not in block.markers or block.language == "python"):
                 folder.run(block)
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tests.support.needs import require
 
 from kerncast.errors import CannotWrite
 from kerncast.evaluating import Evaluation, evaluate
 from kerncast.evaluating.report import write_report
 from kerncast.evaluating.report.words import duration, percent
-from kerncast.testing.browser import Browser, chromium
+from kerncast.testing.browser import Browser
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 
@@ -42,8 +43,7 @@ def judged(tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     """One browser for all tests of this module."""
-    if chromium() is None:
-        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
+    require("chromium")
     with Browser(tmp_path_factory.mktemp("browser")) as page:
         yield page
 

@@ -213,10 +213,12 @@ def test_a_lookup_table_of_inductor_is_read_by_its_keys(tmp_path, found):
     np.testing.assert_allclose(got["solutions_efficiency_mean"], np.mean([share(0, GOOD), share(1, LIBRARY)]))
 
 
+@pytest.mark.needs("torch")
 def test_keys_are_those_that_torch_makes(tmp_path):
     """Batched, fp32 and column-major A, by the function of torch itself."""
-    torch = pytest.importorskip("torch")
-    choices = pytest.importorskip("torch._inductor.lookup_table.choices")
+    import torch
+    from torch._inductor.lookup_table import choices
+
     inputs = SimpleNamespace(
         dtypes=lambda: (torch.float32, torch.float32),
         shapes_hinted=lambda: ((4, 128, 64), (4, 64, 256)),

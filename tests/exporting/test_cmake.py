@@ -15,8 +15,6 @@ from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
-CPP = [name for name in ("g++", "clang++") if shutil.which(name)]
-needs_cmake = pytest.mark.skipif(not (shutil.which("cmake") and CPP), reason="there is no cmake, or no C++ compiler")
 # What a program says about one problem; NAME is the prefix.
 ASK = """
 static void ask_NAME() {
@@ -64,7 +62,7 @@ def write_consumer(folder, find, *prefixes):
     (folder / "main.cpp").write_text(f"{asked}int main() {{ {calls} }}\n")
 
 
-@needs_cmake
+@pytest.mark.needs("cmake", "g++")
 def test_an_installed_project_is_found_wherever_it_was_moved(projects, tmp_path):
     """A shared library: self-test, install, move, find_package, pkg-config; only the functions of the header are exported."""
     build, moved = tmp_path / "build", tmp_path / "moved"
@@ -84,13 +82,11 @@ def test_an_installed_project_is_found_wherever_it_was_moved(projects, tmp_path)
     if shutil.which("pkg-config"):
         known = {**os.environ, "PKG_CONFIG_PATH": str(library.parent / "pkgconfig")}
         flags = run("pkg-config", "--cflags", "--libs", "gemm", env=known).split()
-        run(
-            CPP[0], "-std=c++17", tmp_path / "found" / "main.cpp", *flags, f"-Wl,-rpath,{library.parent}", "-o", tmp_path / "by"
-        )
+        run("g++", "-std=c++17", tmp_path / "found" / "main.cpp", *flags, f"-Wl,-rpath,{library.parent}", "-o", tmp_path / "by")
         assert run(tmp_path / "by") == "ok\n"
 
 
-@needs_cmake
+@pytest.mark.needs("cmake", "g++")
 def test_two_exports_are_part_of_one_project(projects, tmp_path):
     """By add_subdirectory and FetchContent: no self-test is built and nothing is installed, unless the options say so."""
     find = (
@@ -110,7 +106,7 @@ def test_two_exports_are_part_of_one_project(projects, tmp_path):
     assert list(build.rglob("small_selftest"))
 
 
-@pytest.mark.parametrize("compiler", CPP or [pytest.param("", marks=pytest.mark.skip("there is no C++ compiler"))])
+@pytest.mark.parametrize("compiler", [pytest.param(name, marks=pytest.mark.needs(name)) for name in ("g++", "clang++")])
 @pytest.mark.parametrize("standard", ["c++17", "c++20"])
 @pytest.mark.parametrize("more", [[], ["-fno-exceptions", "-fno-rtti"]], ids=["exceptions", "none"])
 def test_the_header_compiles_without_warnings(projects, compiler, standard, more, tmp_path):

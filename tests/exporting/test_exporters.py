@@ -1,6 +1,5 @@
 """Every kind of model through the exporter's battery."""
 
-import importlib.util
 import json
 import subprocess
 from itertools import product
@@ -99,13 +98,13 @@ class TestManyConfigs(InTables, ExporterContract):
         assert set(exported.artefact.tiers.tree.compares.tolist()) == {1, COMPARED}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.needs("torch")
 class TestDeep(ExporterContract):
     kind = "deep"
     knobs = {"epochs": 5, "hidden": (16, 8), "blocks": 1, "batch_size": 64, "lr": 5e-3}
 
 
-@pytest.mark.skipif(not COMPILERS, reason="there is no C compiler")
+@pytest.mark.needs("a C compiler")
 @pytest.mark.parametrize("kind", ["gbdt", "linear"])
 def test_an_op_with_nothing_to_choose_is_exported_for_its_times(kind, tmp_path):
     """One config without parameters: `select` says how long the op takes."""

@@ -94,7 +94,7 @@ def changed(model, words):
             object.__setattr__(owner, field, text)
 
 
-@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+@pytest.mark.needs("cmake")
 def test_a_strangers_device_and_docs_are_not_executed_in_an_exported_project(home):
     """C and C++ headers with hostile labels, docs and device name compile without a warning, and the self-test runs."""
     folder, marker = home

@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import importlib.util
 import json
 import re
 import sys
@@ -31,8 +30,6 @@ from kerncast.training.train import train
 from kerncast.writing.python import comment, literal
 from kerncast.writing.terminal import known
 
-NO_TORCH = any(importlib.util.find_spec(name) is None for name in ("torch", "triton"))
-needs_torch = pytest.mark.skipif(NO_TORCH, reason="torch or triton is not installed")
 TILE = {"kind": "triton", "BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32, "num_stages": 3, "num_warps": 4}
 OTHER = {"kind": "triton", "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 16, "num_stages": 2, "num_warps": 8}
 LIBRARY = {"kind": "library"}
@@ -166,7 +163,7 @@ CASES = {
 }
 
 
-@needs_torch
+@pytest.mark.needs("triton")
 @pytest.mark.parametrize("case", CASES)
 def test_inductor_finds_the_exported_config_and_nothing_else(case):
     """By its own key for the operands; a table of one config leaves one template, with the arguments that were written."""
@@ -188,7 +185,7 @@ def test_inductor_finds_the_exported_config_and_nothing_else(case):
     }  # fmt: skip
 
 
-@needs_torch
+@pytest.mark.needs("triton")
 def test_a_table_lists_several_configs_and_the_library_and_misses_other_shapes():
     """The library where it is chosen; with a bias the best template stays beside it; stock's configs for another shape."""
     import torch
@@ -206,7 +203,7 @@ def test_a_table_lists_several_configs_and_the_library_and_misses_other_shapes()
         assert len(offered) > 5
 
 
-@needs_torch
+@pytest.mark.needs("triton")
 def test_autoheuristic_loads_the_module_and_asks_it(model, tmp_path, monkeypatch):
     """Through the controller: its choices for a context are those of the tree; another GPU, dtype or range is left alone."""
     import torch

@@ -39,7 +39,7 @@ def asked(model, count, seed=1):
     return [Problem.trusted(model.family, dict(zip(names, row, strict=True))) for row in rows]
 
 
-@pytest.mark.skipif(not COMPILERS, reason="there is no C compiler")
+@pytest.mark.needs("a C compiler")
 def test_compiled_and_interpreted_answers_are_the_same(model):
     """Status, config, fallback, reason and ranking; also with a mask and a pin; where it is unsure there is a fallback."""
     compiled, slow = (Selector(model, tiers="tree", options=OPTIONS, compile=each) for each in (True, False))
@@ -85,7 +85,7 @@ def test_no_leaf_lists_a_config_that_fails_on_a_problem_of_the_leaf(model):
     assert unrunnable(model, answers).mean() <= 0.02
 
 
-@pytest.mark.skipif(not COMPILERS, reason="there is no C compiler")
+@pytest.mark.needs("a C compiler")
 @pytest.mark.parametrize("tiers", ["tree", "tree,portfolio", "full"])
 def test_an_export_has_the_code_and_the_tables_of_its_tiers_and_no_others(model, tiers, tmp_path):
     """By the symbols of the object; the self-test passes; a tree alone stays below 100 KB."""

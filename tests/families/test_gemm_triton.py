@@ -3,7 +3,6 @@
 import polars as pl
 import pytest
 
-from kerncast.compiling import build
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
 from kerncast.families.gemm_triton import TEMPLATE_PARAMETERS, triton
@@ -93,7 +92,7 @@ def test_files_and_features_have_them_only_if_they_say_something(tmp_path):
     assert len(library_rows(models["all"])) == 1
 
 
-@pytest.mark.skipif(build.find_compiler() is None, reason="there is no C compiler")
+@pytest.mark.needs("a C compiler")
 def test_compiled_and_interpreted_answers_have_the_same_templates(tmp_path):
     """A config with a template comes out of C as it went in, and is priced as in Python."""
     model = train(synthetic_dataset(tmp_path / "data", with_templates(synthetic_rows(problems=12))), tmp_path / "m", RECIPE)

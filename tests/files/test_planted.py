@@ -45,7 +45,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
         Versioned("f", 1, dict, "a thing", "restore it").read(pipe)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to give a folder away")
+@pytest.mark.needs("root")  # to give a folder away
 def test_a_folder_above_must_not_be_anothers(tmp_path):
     """Who owns it, or may write to it, can put another folder in the place of what is in it."""
     assert open_above(tmp_path) is None

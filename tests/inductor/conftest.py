@@ -2,7 +2,6 @@
 
 import re
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +9,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-collect_ignore_glob = [] if find_spec("torch") else ["test_choosing.py"]
 TILE = re.compile(r"constexpr int64_t Mr = (\d+);.*?constexpr int64_t Nr = (\d+);", re.DOTALL)
 
 

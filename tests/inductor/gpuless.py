@@ -8,12 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from importlib import import_module
-from importlib.util import find_spec
-
-import pytest
-
-MISSING = [name for name in ("torch", "triton") if find_spec(name) is None]
-needs_triton = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {' and '.join(MISSING)}")
 
 
 class FakeDriver:

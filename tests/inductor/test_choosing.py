@@ -7,16 +7,18 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-import torch
-import torch._inductor.config as config
-from torch._inductor.choices import InductorChoices
 
 import kerncast.inductor as ki
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.inductor import decisions, reporting
 from kerncast.inductor.chooser import Chooser
 from kerncast.inductor.reporting import Report
-from kerncast.testing.repeats import soaking
+
+pytest.importorskip("torch", reason="needs torch")
+
+import torch
+import torch._inductor.config as config
+from torch._inductor.choices import InductorChoices
 
 # torch warns about itself.
 pytestmark = [
@@ -407,7 +409,7 @@ def test_chosen_kernels_compute_what_the_module_does(made_up, tmp_path):
     assert Report.read(file).decisions[0].chosen == found.chosen
 
 
-@pytest.mark.skipif(not soaking(), reason="compiles for a minute, in `make soak`")
+@pytest.mark.needs("make soak")
 def test_backward_and_threads_compute_the_same(made_up):
     """With gradients, with another size, and two threads that compile at once with two models: all results are right."""
     from torch._inductor.utils import fresh_cache

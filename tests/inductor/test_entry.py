@@ -89,7 +89,7 @@ def test_variables_decide(monkeypatch, caplog, module):
     assert len([record for record in caplog.records if "no such model" in record.message]) == 2
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.needs("torch")
 def test_importing_torch_loads_nothing_of_kerncast_but_the_entry():
     """With kerncast installed and no variable set, `import torch` neither listens nor waits."""
     code = (

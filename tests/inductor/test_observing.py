@@ -8,7 +8,6 @@ import sys
 import textwrap
 import threading
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +23,7 @@ from kerncast.inductor.observed_log import FOLDER, Log
 from kerncast.inductor.observed_rows import CACHED, Gathered, gather
 from kerncast.verifying.verify import verify
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+pytestmark = pytest.mark.needs("torch")
 ROOT = Path(kc.__file__).parents[1]
 PROGRAM = """
     import torch, torch._inductor.config as config

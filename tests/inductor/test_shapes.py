@@ -17,7 +17,7 @@ from kerncast.ops.gemm import gemm
 from kerncast.problems import problem_set
 from kerncast.selecting.problem_files import read_problem_file
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+pytestmark = pytest.mark.needs("torch")
 if find_spec("torch") is not None:
     import torch
     from torch import nn

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from tests.inductor.gpuless import needs_triton, triton_on_cpu
+from tests.inductor.gpuless import triton_on_cpu
 
 from kerncast.families.gemm_triton import triton
 from kerncast.families.inductor_templates import config_of
@@ -147,7 +147,7 @@ def handler(ask, wide=False):
     return Pruning()
 
 
-@needs_triton
+@pytest.mark.needs("triton")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_inductor_renders_only_what_is_left(model):
     """mm: one of hundreds of widened templates; addmm: ATen's kernel, asked for apart, is joined when all are rendered."""
@@ -221,7 +221,7 @@ def test_flex_attention_configs_are_ranked_too(flex_model):
         assert prune_flex(Ask(flex_model), configs, asked, blocks)[0] == configs
 
 
-@needs_triton
+@pytest.mark.needs("triton")
 def test_flex_attention_is_read_from_the_graph():
     """Sizes, storage order, blocks and the size of the score function, as the operator that Inductor lowers has them."""
     import torch
@@ -253,7 +253,7 @@ def test_flex_attention_is_read_from_the_graph():
     assert flex_asked(SimpleNamespace(args=()))[0].startswith("the operator cannot be read")
 
 
-@needs_triton
+@pytest.mark.needs("triton")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_an_enabled_model_prunes_before_anything_is_rendered(model, monkeypatch):
     """Through the hooks that every handler has: enabled it chooses, on another GPU it abstains, then it is stock again."""

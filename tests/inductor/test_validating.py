@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -16,7 +15,7 @@ from kerncast.inductor.validation import Mode, Product, Validation
 from kerncast.selecting.measure import Timed
 
 pytestmark = [
-    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
+    pytest.mark.needs("torch"),
     *(pytest.mark.filterwarnings(f"ignore::{kind}:torch") for kind in ("DeprecationWarning", "UserWarning", "FutureWarning")),
 ]
 PROBLEM = {"M": 16, "N": 48, "K": 32, "dtype": "fp32", "layout": "rcr", "threads": 1}

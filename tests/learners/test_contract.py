@@ -1,6 +1,5 @@
 """All kinds of model through one battery; and what the network of `deep` promises beside it."""
 
-import importlib.util
 import sys
 
 import numpy as np
@@ -17,8 +16,6 @@ from kerncast.scoring.baselines import random_choice
 from kerncast.testing.models import ModelContract, synthetic_table
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe
-
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
 class TestRoofline(ModelContract):
@@ -39,7 +36,7 @@ class TestGbdt(ModelContract):
     knobs = {"trees": 40, "library_trees": 4, "leaves": 15, "lr": 0.2}
 
 
-@needs_torch
+@pytest.mark.needs("torch")
 class TestDeep(ModelContract):
     kind = "deep"
     knobs = {"epochs": 20, "hidden": (32,), "blocks": 1, "batch_size": 64, "lr": 5e-3}
@@ -53,7 +50,7 @@ def fitted():
     return table, Deep(options).fit(table, Fitting(Target("relative")))
 
 
-@needs_torch
+@pytest.mark.needs("torch")
 def test_a_network_says_the_same_in_numpy_and_in_torch(fitted):
     """One arithmetic: what is trained is what is predicted with."""
     import torch
@@ -65,7 +62,7 @@ def test_a_network_says_the_same_in_numpy_and_in_torch(fitted):
     np.testing.assert_allclose(network(shape, tensors, inputs).numpy(), learner.outputs(table.rows), rtol=1e-10, atol=1e-12)
 
 
-@needs_torch
+@pytest.mark.needs("torch")
 def test_fitting_a_network_leaves_torch_as_it_was(fitted):
     """Neither its random numbers nor its threads are touched."""
     import torch
@@ -77,7 +74,7 @@ def test_fitting_a_network_leaves_torch_as_it_was(fitted):
     assert torch.get_num_threads() == threads
 
 
-@needs_torch
+@pytest.mark.needs("torch")
 def test_without_torch_a_network_predicts_and_training_says_what_to_install(fitted, tmp_path, monkeypatch):
     """The extra is needed to train only."""
     table, learner = fitted
@@ -91,7 +88,7 @@ def test_without_torch_a_network_predicts_and_training_says_what_to_install(fitt
         Deep(learner.options).fit(table, Fitting(Target("relative")))
 
 
-@needs_torch
+@pytest.mark.needs("torch")
 def test_a_listwise_network_learns_from_failures_what_not_to_choose():
     """A pointwise one never hears of them."""
     table = synthetic_table(problems=40)
@@ -116,7 +113,7 @@ def test_a_listwise_loss_wants_the_fastest_ties_alike_and_failures_not_at_all():
     assert (wanted[table.trials.share < 0.5] < 1e-10).all()
 
 
-@pytest.mark.parametrize("kind", ["linear", "mlp", "gbdt", pytest.param("deep", marks=needs_torch)])
+@pytest.mark.parametrize("kind", ["linear", "mlp", "gbdt", pytest.param("deep", marks=pytest.mark.needs("torch"))])
 @pytest.mark.parametrize(("target", "log"), [("tflops", True), ("bandwidth", False), ("latency", True)])
 def test_low_scores_are_fast_whatever_the_target(kind, target, log):
     """Where a target grows with speed, what is chosen must not turn round."""
@@ -129,7 +126,7 @@ def test_low_scores_are_fast_whatever_the_target(kind, target, log):
     assert table.trials.share[chosen].mean() > random_choice(table.trials).mean() + 0.1
 
 
-@pytest.mark.parametrize("kind", ["mlp", pytest.param("deep", marks=needs_torch)])
+@pytest.mark.parametrize("kind", ["mlp", pytest.param("deep", marks=pytest.mark.needs("torch"))])
 def test_a_warm_start_of_another_shape_and_a_rate_that_diverges_are_refused(kind):
     """One sentence each, with the knob to change."""
     table = synthetic_table(problems=10)
@@ -178,7 +175,7 @@ def test_an_interruption_within_scikit_learn_stops_the_training(monkeypatch):
         learner_class("mlp")().fit(synthetic_table(problems=5), Fitting(Target("relative")))
 
 
-@pytest.mark.parametrize("kind", ["roofline", "linear", "mlp", "gbdt", pytest.param("deep", marks=needs_torch)])
+@pytest.mark.parametrize("kind", ["roofline", "linear", "mlp", "gbdt", pytest.param("deep", marks=pytest.mark.needs("torch"))])
 def test_rows_that_all_failed_are_refused_by_every_kind(kind):
     """A fold can leave nothing else where few groups worked."""
     table = synthetic_table(problems=5)

@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 
-from kerncast.compiling import build
 from kerncast.errors import BadFile, NotFound
 from kerncast.learners.kinds import learner_class, learner_kinds
 from kerncast.selecting.selector import Selector
@@ -89,7 +88,6 @@ no_learner = someone_elses:not_a_learner
 missing = someone_elses:Nothing
 """
 PROBLEM = ("M=1024", "N=512", "K=768", "dtype=fp16", "layout=rcr")
-needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="there is no C compiler")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -125,7 +123,7 @@ def trained(run, folder, kind):
     return folder / "m"
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 @pytest.mark.usefixtures("few_samples")
 @pytest.mark.parametrize("kind", ["ridge", "plain_ridge"])
 def test_it_is_trained_chosen_with_and_exported(kind, run, tmp_path):
@@ -156,7 +154,7 @@ def test_it_is_trained_chosen_with_and_exported(kind, run, tmp_path):
         assert not (tmp_path / "c").exists()
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_with_and_without_c_the_answers_are_one(run, tmp_path):
     """Two kinds with the same weights: every tier chooses alike."""
     selectors = []

@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast.backends.cpu.build import find_compiler
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.model import Model
@@ -160,7 +159,7 @@ def test_a_store_finds_models_of_ck_by_their_dtype(made_by_ck, tmp_path):
         store.find("gemm", problem={"dtype": "fp8"})
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+@pytest.mark.needs("a C compiler")
 def test_a_model_of_ck_in_c_chooses_what_python_does(made_by_ck, listed, tmp_path, run):
     """Splits by category included: the self-test of the export agrees with Python on every golden vector."""
     assert any(line.startswith("num_cat=") and line != "num_cat=0"

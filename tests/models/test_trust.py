@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from kerncast.backends.cpu.build import find_compiler
 from kerncast.errors import BadFile, NotFound
 from kerncast.models import trust
 from kerncast.models.model import Model
@@ -23,7 +22,6 @@ from kerncast.training.train import Recipe, train
 # Models that this user did not train.
 FOREIGN = Path(__file__).parents[1] / "fixtures" / "0.1"
 RECIPE = Recipe("gbdt", {"trees": 2, "leaves": 4}, folds=2, threads=1)
-needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler")
 
 
 @pytest.fixture
@@ -46,7 +44,7 @@ def plain(model):
     return Selector(model, tiers=plain_tiers(model), tier="full")
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_a_strangers_model_answers_the_same_in_python_and_says_so(listed, model, tmp_path):
     """Nothing is compiled; status, config and numbers are bit for bit those of the compiled model; one call changes it."""
     careful = plain(model)

@@ -7,7 +7,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kerncast.compiling import build
 from kerncast.compiling.encoding import MISSING
 from kerncast.data import Dataset, schema
 from kerncast.data.dataset import merge
@@ -26,7 +25,6 @@ from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
-needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="there is no C compiler")
 SIZES = {"M": 4, "N": 5, "K": 6, "dtype": "fp32"}
 SHAPE = {"M": 512, "N": 512, "K": 512, "dtype": "fp16", "layout": "rcr"}
 NEW = ("lda", "ldb", "ldc", "bias", "activation")
@@ -125,7 +123,7 @@ ASKED = [
 ]
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 @pytest.mark.parametrize("name", ["packed", "both"])
 def test_c_python_and_json_agree(models, name):
     """What was never trained on is out of range, and said so; everywhere the same status, words, config and time."""
@@ -158,7 +156,7 @@ def test_c_python_and_json_agree(models, name):
     assert ("lda was trained with packed or 136 to 8216 only" if name == "both" else "lda was trained with packed only") in said
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_a_zeroed_struct_of_an_older_caller_is_packed(models):
     """The new fields are the last of the C struct, and 0 in them means what missing does."""
     selector = Selector(models["both"], tiers=plain_tiers(models["both"]), tier="full")

@@ -31,7 +31,6 @@ from kerncast.training.train import train
 
 CORPUS = json.loads(Path(__file__).with_name("corpus.json").read_text(encoding="utf-8"))
 COMMIT = "87144607f757092c2c0cc817d12a8942d30fbfc9"
-needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="there is no C compiler")
 EXP = {"op": "exp", "tensor": {"shape": [1, 1, 320, 640], "dtype": "bfloat16", "memory": {"buffer": "L1"}}}
 
 
@@ -73,7 +72,7 @@ def sharded(tmp_path_factory):
     return train(data, folder / "model", recipe({"trees": 30, "library_trees": 4, "leaves": 7}))
 
 
-@pytest.fixture(params=[pytest.param(True, marks=needs_compiler, id="c"), pytest.param(False, id="python")])
+@pytest.fixture(params=[pytest.param(True, marks=pytest.mark.needs("a C compiler"), id="c"), pytest.param(False, id="python")])
 def query(request, exp, sharded):
     return Query(among([exp, sharded]), compile=request.param)
 
@@ -196,7 +195,7 @@ def many(count, seed=0):
     return found
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_a_list_is_answered_as_its_members_are(exp):
     """Sixty-four at a time or one by one: the same bytes, in order, refusals in their places."""
     query = Query(among([exp]))
@@ -209,7 +208,7 @@ def test_a_list_is_answered_as_its_members_are(exp):
         assert together == alone
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_a_list_about_several_models_keeps_its_order_and_places(exp, sharded):
     """Each request goes to its own model; the byte of a refusal is that of the text that was asked."""
     product = {"op": "matmul_sharded", "M": 640, "K": 640, "N": 640, "num_cores": 8}

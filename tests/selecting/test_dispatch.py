@@ -23,7 +23,7 @@ from kerncast.selecting.dispatch import Dispatcher
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 
-pytestmark = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
+pytestmark = pytest.mark.needs("a C compiler")
 
 BASE = {
     "kernel": "outer", "vector_bytes": 16, "mr": 4, "nv": 2, "k_unroll": 1, "prefetch": 0, "pack_a": True, "pack_b": True,

@@ -9,7 +9,7 @@ from kerncast import Dispatcher
 from kerncast.backends.cpu import CpuBackend
 from kerncast.errors import InvalidValue
 
-pytestmark = pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
+pytestmark = pytest.mark.needs("a C compiler")
 
 
 class FewTrials(CpuBackend):

@@ -67,7 +67,7 @@ def test_an_answer_has_the_kernels_name_in_python_in_c_in_json_and_in_a_table(ho
     assert selector.select(SHAPE).label == HOSTILE[1]
 
 
-@pytest.mark.skipif(not COMPILERS, reason="there is no C compiler")
+@pytest.mark.needs("a C compiler")
 def test_exported_c_knows_the_names_and_what_the_export_denies_and_pins(home, tmp_path):
     """`label(n)` for every candidate, without a warning; a denied kernel is not chosen, and the self-test holds."""
     folder, _ = home

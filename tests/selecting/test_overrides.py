@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tests.support.needs import require
 
-from kerncast.compiling.build import find_compiler
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.answer import Pin, Tier
 from kerncast.models.statuses import Answered
@@ -17,8 +17,8 @@ SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
 
 @pytest.fixture(params=[True, False], ids=["compiled", "interpreted"])
 def selector(model, tiers, request):
-    if request.param and find_compiler() is None:
-        pytest.skip("there is no C compiler")
+    if request.param:
+        require("a C compiler")
     return Selector(model, tiers=tiers, compile=request.param)
 
 

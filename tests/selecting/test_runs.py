@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kerncast.compiling.build import find_compiler
 from kerncast.compiling.overrides import decide
 from kerncast.errors import InvalidValue
 from kerncast.models.model import Model
@@ -20,7 +19,6 @@ from kerncast.testing.runnable import made_up_dataset, made_up_rows, random_prob
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
-needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 SMALL = Recipe("gbdt", {"trees": 8, "library_trees": 4, "leaves": 7}, folds=2, threads=1)
 
 
@@ -46,7 +44,7 @@ def test_no_tier_chooses_what_breaks_a_constraint_or_is_expected_to_fail(name, t
         assert not unrunnable(model, answers).any()
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 @pytest.mark.parametrize("name", ["gemm/ck_tile", "gemm/opencl"])
 def test_c_and_python_agree_on_what_cannot_run(name, tmp_path):
     """Every tier: the same status, tier and config; none of a thousand choices breaks a rule; the tree answers most itself."""
@@ -109,7 +107,7 @@ def test_training_says_what_was_never_measured(aligned):
     assert "multiples of 16 only" in (aligned.path / "MODEL_CARD.md").read_text()
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_a_problem_unlike_all_measured_ones_has_a_choice_and_says_so(aligned):
     """`out_of_range` with config, time and tier from select, rank, predict and JSON, by C and by Python alike."""
     size = {name: aligned.manifest.hull[name].high // 32 * 16 for name in "MNK"}

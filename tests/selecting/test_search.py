@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from tests.support.needs import require
 
 from kerncast.collecting.messages import Policy
 from kerncast.data import Dataset
@@ -81,7 +82,7 @@ def test_an_exhaustive_search_scores_every_valid_config_once_and_orders_them(mod
 def test_every_strategy_keeps_its_budget_the_rules_and_its_seed(strategy, model, problem):
     """Different valid configs, as many as allowed; the same ones for the same seed."""
     if strategy == "optuna":
-        pytest.importorskip("optuna")
+        require("optuna")
     found = search(model, problem, strategy, budget=40, top_k=100, seed=3)
     assert found.scored == len(points(found)) == len(set(points(found))) == 40
     for item in found.finalists:
@@ -166,13 +167,12 @@ def test_what_cannot_be_searched_is_refused(case, model, problem):
         search(model, Problem(FAMILIES.get("gemm/triton"), M=8, N=8, K=8, dtype="fp16", layout="rcr"))
 
 
+@pytest.mark.needs("a C compiler")
 def test_finalists_are_timed_on_the_backend_and_come_back_fastest_first(tmp_path):
     """Real kernels of gemm/cpu, collected like any others; predicted stands beside measured."""
     from kerncast.backends import get_backend
 
     kind = get_backend("cpu")
-    if kind.unavailable():
-        pytest.skip(str(kind.unavailable()))
     model = cpu_model(tmp_path)
     problem = Problem(model.family, M=64, N=64, K=64, dtype="fp32", layout="rrr", threads=1)
     found = search(model, problem, "random", budget=12, top_k=3)

@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 
 from kerncast.backends.contract import CannotCompile
-from kerncast.compiling import build
 from kerncast.compiling.lower import lower
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
@@ -30,7 +29,6 @@ from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 
 SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
-needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="there is no C compiler")
 
 
 @pytest.fixture
@@ -194,7 +192,7 @@ def test_tiers_survive_the_way_to_disk(model, tiers, tmp_path):
     assert read_tiers(tmp_path / "tiers.npz", model) is None
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_what_was_built_once_is_found_and_what_was_damaged_is_built_again(model, tmp_path, monkeypatch):
     """The second load compiles nothing; a shared object that lost its tail is replaced, never loaded."""
     monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path))
@@ -241,7 +239,7 @@ def test_no_config_is_answered_with_where_it_was_never_tried(tmp_path):
     assert 256 not in chosen["bound"]
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 @pytest.mark.parametrize("kind", ["gbdt", "mlp"])
 def test_beyond_the_sizes_of_every_kernel_of_a_dtype_one_of_that_dtype_is_chosen(kind, tmp_path):
     """Not that of another dtype, however fast: in C as in Python, where nothing of the dtype was tried on such sizes."""
@@ -277,7 +275,7 @@ def test_an_explanation_names_features_neighbours_and_runners_up(selector):
     json.dumps(found.as_json())
 
 
-@needs_compiler
+@pytest.mark.needs("a C compiler")
 def test_json_in_json_out(selector):
     """The C entry point answers what Python answers, and refuses text that is no request."""
     config = selector.select(SHAPE, "full").config

@@ -2,8 +2,8 @@
 
 import pytest
 from resharding import reshard_rows
+from tests.support.needs import require
 
-from kerncast.compiling import build
 from kerncast.data import Dataset
 from kerncast.families.reshard import reshard_single
 from kerncast.training.train import Recipe, train
@@ -31,6 +31,6 @@ def reshards(tmp_path_factory):
 @pytest.fixture(params=[True, False], ids=["c", "python"])
 def compiled(request):
     """Whether a query answers in C."""
-    if request.param and build.find_compiler() is None:
-        pytest.skip("there is no C compiler")
+    if request.param:
+        require("a C compiler")
     return request.param

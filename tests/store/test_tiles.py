@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 from resharding import WIDE, ask
 
-from kerncast.compiling import build
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.models.products import _divisors
@@ -90,7 +89,7 @@ def strange(chance):
     return asked if chance.random() < 0.8 else {"op": "reshard", "problem": {k: v for k, v in asked.items() if k != "op"}}
 
 
-@pytest.mark.skipif(build.find_compiler() is None, reason="there is no C compiler")
+@pytest.mark.needs("a C compiler")
 @pytest.mark.parametrize("name", ["width-height", "forest"])
 def test_c_and_python_choose_the_same_shape_or_refuse_in_the_same_words(reshards, name):
     """Byte for byte: primes, products out of range, numbers that are none, contradictions, missing parameters."""

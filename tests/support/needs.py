@@ -7,6 +7,7 @@ of a test, or at the top of a file that cannot be imported without it.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -38,7 +39,8 @@ NEEDS: dict[str, Callable[[], bool]] = {
     "a C compiler": lambda: find_compiler() is not None,
     "gcc": _programs("gcc"),
     "g++": _programs("g++"),
-    "clang": _programs("clang", "clang++"),
+    "clang": _programs("clang"),
+    "clang++": _programs("clang++"),
     "cmake": _programs("cmake"),
     "pkg-config": _programs("pkg-config"),
     "sources of locales": lambda: bool(shutil.which("localedef")) and Path("/usr/share/i18n/charmaps").exists(),
@@ -50,6 +52,8 @@ NEEDS: dict[str, Callable[[], bool]] = {
     "Kernel Tuner": _packages("kernel_tuner", "jsonschema"),
     "a working OpenCL": lambda: OpenClBackend.unavailable() is None,
     "a GPU": lambda: TritonBackend.unavailable() is None,
+    "an x86-64 CPU": lambda: platform.machine() == "x86_64",
+    "root": lambda: os.name == "posix" and os.geteuid() == 0,
     # Minutes or hours long.
     "make soak": soaking,
     # Minutes long, and no change breaks it often: in CI's second stage and in `make soak`.

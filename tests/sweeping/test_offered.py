@@ -1,7 +1,5 @@
 """`configs=inductor`: what torch's own heuristics offer for each problem of gemm/triton."""
 
-from importlib.util import find_spec
-
 import polars as pl
 import pytest
 
@@ -12,13 +10,12 @@ from kerncast.registry import FAMILIES
 from kerncast.sweeping import Sweep, parse_selection
 from kerncast.sweeping.files import header_of
 
-needs_torch = pytest.mark.skipif(find_spec("torch") is None or find_spec("triton") is None, reason="torch or triton is missing")
 PROBLEMS = pl.DataFrame(
     {"M": [512, 100, 16], "N": [256, 333, 4096], "K": [1024, 77, 4096], "dtype": ["fp16", "fp16", "fp32"], "layout": "rcr"}
 )
 
 
-@needs_torch
+@pytest.mark.needs("triton")
 def test_inductor_offers_other_configs_for_each_problem():
     """Tiles are no larger than the problem, obey the family's rules, and the library's kernel is always there."""
     sweep = Sweep(triton, devices.get("h100"), PROBLEMS, parse_selection(triton, "inductor"))
@@ -35,7 +32,7 @@ def test_inductor_offers_other_configs_for_each_problem():
     assert "Inductor's default configs" in repr(sweep)
 
 
-@needs_torch
+@pytest.mark.needs("triton")
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION:UserWarning")
 def test_amd_has_its_own_list(monkeypatch):
     """AMD's lists vary GROUP_M; each config is listed once."""

@@ -1,13 +1,13 @@
 """Fits as tasks of a Ray cluster give the same bytes as in this process."""
 
 import pytest
+from tests.support.needs import require
 
 import kerncast
 from kerncast.testing.clusters import small_cluster
-from kerncast.testing.repeats import soaking
 
-pytest.importorskip("ray")
-pytestmark = pytest.mark.skipif(not soaking(), reason="starts many processes")
+require("ray")
+pytestmark = pytest.mark.needs("make soak")
 
 OPTIONS = {
     "plain": {"trees": 20},

@@ -31,9 +31,13 @@ STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-ffp-contract
 CPP_STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wold-style-cast", "-Werror", "-pedantic")
 SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
+# For tests that each of them takes: one that is not there is left out by name, so that it counts.
+EACH_COMPILER = [
+    pytest.param(name, marks=pytest.mark.skipif(name not in COMPILERS, reason=f"needs {name}")) for name in ("gcc", "clang")
+]
 SIZES = ("M", "N", "K")
 
-needs_compiler = pytest.mark.skipif(not COMPILERS, reason="there is no C compiler")
+needs_compiler = pytest.mark.skipif(not COMPILERS, reason="needs a C compiler")
 
 
 @dataclass(frozen=True)

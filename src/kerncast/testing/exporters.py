@@ -40,6 +40,7 @@ from kerncast.selecting.tiers.build import TierOptions, build_tiers
 from kerncast.testing.exported import (
     COMPILERS,
     CPP_STRICT,
+    EACH_COMPILER,
     LEVEL,
     SANITIZED,
     STRICT,
@@ -83,7 +84,7 @@ class ExporterContract:
         return Exported(model, artefact, folder / "picker")
 
     @needs_compiler
-    @pytest.mark.parametrize("compiler", COMPILERS)
+    @pytest.mark.parametrize("compiler", EACH_COMPILER)
     def test_the_self_test_passes_without_warnings_and_under_sanitizers(self, exported: Exported, compiler: str) -> None:
         """C99, pedantic, warnings as errors; addresses and undefined behaviour watched."""
         program = exported.folder.parent / f"selftest-{compiler}"
@@ -227,7 +228,7 @@ class ExporterContract:
         exported.binding()
         assert _created(exported.folder.parent / "artefact.so", schema_number(exported.artefact) ^ 1) == "mismatch"
 
-    @pytest.mark.skipif(shutil.which("g++") is None or "gcc" not in COMPILERS, reason="there is no C++ compiler")
+    @pytest.mark.skipif(shutil.which("g++") is None or "gcc" not in COMPILERS, reason="needs g++")
     def test_the_cpp_header_answers_with_typed_problems_and_configs(self, exported: Exported) -> None:
         """C++20 without exceptions and RTTI, warnings as errors; the choice is that of C and Python, also with overrides."""
         values = random_problems(exported.model, 1, seed=4)[0]

@@ -6,6 +6,7 @@ import threading
 
 import polars as pl
 import pytest
+from tests.support.needs import require
 
 from kerncast.models.model import Model
 from kerncast.serving.app import create_app
@@ -13,7 +14,7 @@ from kerncast.serving.explorer.ranking import ranked
 from kerncast.serving.running import run
 from kerncast.serving.settings import Settings
 from kerncast.serving.sources import Sources
-from kerncast.testing.browser import Browser, chromium
+from kerncast.testing.browser import Browser
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
@@ -61,8 +62,7 @@ def site(explored, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(site, tmp_path_factory):
-    if chromium() is None:
-        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
+    require("chromium")
     with Browser(tmp_path_factory.mktemp("browser")) as browser:
         yield browser
 

@@ -7,10 +7,13 @@ exact result), `profile` (the device). pyopencl is an extra: it is loaded when a
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from importlib import import_module
+from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +27,12 @@ from kerncast.families.gemm_opencl import gemm_opencl
 from kerncast.op import Config, Problem
 
 NOT_INSTALLED = "backend opencl needs pyopencl and an OpenCL driver: pip install 'kerncast[opencl]' brings both for CPUs"
-NO_DEVICE = (
-    "backend opencl finds no OpenCL device: install your GPU's OpenCL driver, or PoCL for CPUs "
-    "(pip install pocl-binary-distribution, or apt install pocl-opencl-icd)"
-)
+FOR_CPUS = "for a CPU pip install 'kerncast[opencl]', or apt install pocl-opencl-icd"
+NO_DEVICE = f"backend opencl finds no OpenCL device: install your GPU's OpenCL driver; {FOR_CPUS}"
+CANNOT_COMPILE = "the OpenCL driver {driver} cannot compile for {device} ({reason}): install a newer driver; " + FOR_CPUS
+# Where a loader of OpenCL looks for drivers, and the variables that name another place.
+VENDORS = Path("/etc/OpenCL/vendors")
+NAMING_VENDORS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
 EXTENSIONS = {"fp64": "cl_khr_fp64"}
 SENTINEL_PROBLEM: dict[str, int | bool | str | None] = {
     "M": 96, "N": 96, "K": 96, "split_k": 1, "batch": 1, "dtype": "fp32", "layout": "rrr",
@@ -63,10 +68,49 @@ def _devices() -> tuple[Any, ...]:
     if cl is None:
         return ()
     try:
-        found = [device for platform in cl.get_platforms() for device in platform.get_devices()]
+        with _installed_by_pip():
+            found = [device for platform in cl.get_platforms() for device in platform.get_devices()]
     except cl.Error:  # a loader without drivers
         return ()
     return tuple(sorted(found, key=is_cpu))
+
+
+@contextlib.contextmanager
+def _installed_by_pip() -> Iterator[None]:
+    """Lets the loader find Intel's driver for CPUs beside those of the system. Its package tells no loader where it is.
+
+    The loader reads the list of drivers once, at the first call.
+    """
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        library = next((file for file in metadata.files("intel-opencl-rt") or () if file.name == "libintelocl.so"), None)
+        if library is not None and not any(name in os.environ for name in NAMING_VENDORS):
+            with tempfile.TemporaryDirectory() as folder:
+                for listed in VENDORS.glob("*.icd"):
+                    Path(folder, listed.name).write_bytes(listed.read_bytes())
+                Path(folder, "installed-by-pip.icd").write_text(str(library.locate()))
+                os.environ[NAMING_VENDORS[0]] = f"{folder}/"
+                try:
+                    yield
+                finally:
+                    del os.environ[NAMING_VENDORS[0]]
+            return
+    yield
+
+
+@cache
+def _trouble(index: int) -> str | None:
+    """Why a device's driver compiles nothing, in one sentence; None if it does. One that is older than the CPU may not."""
+    cl, device = _opencl(), _devices()[index]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # compiler messages
+            cl.Program(cl.Context([device]), source.text("stream.cl")).build(list(source.OPTIONS), cache_dir=False)
+    except cl.Error as error:
+        lines = str(error).splitlines()
+        reason = next((line for line in lines if line.startswith("error:")), lines[0]).removeprefix("error:").strip()
+        platform = f"{device.platform.name}, {device.platform.version.split('  ')[0]}"  # PoCL goes on with how it was built
+        return CANNOT_COMPILE.format(driver=platform, device=device.name.strip(), reason=reason[:200])
+    return None
 
 
 @contextlib.contextmanager
@@ -128,7 +172,7 @@ class OpenClBackend(Backend):
     """Runs `gemm/opencl` on any OpenCL device."""
 
     name = "opencl"
-    doc = "a tiled GEMM in OpenCL, for GPUs and (with PoCL) for CPUs"
+    doc = "a tiled GEMM in OpenCL, for GPUs and CPUs"
     families = ("gemm/opencl",)
 
     @classmethod
@@ -139,7 +183,8 @@ class OpenClBackend(Backend):
     def unavailable(cls) -> str | None:
         if _opencl() is None:
             return NOT_INSTALLED
-        return None if _devices() else NO_DEVICE
+        troubles = (_trouble(index) for index in range(len(_devices())))  # one that works is enough
+        return NO_DEVICE if not _devices() else None if None in troubles else _trouble(0)
 
     @cached_property
     def _device(self) -> Any:
@@ -148,13 +193,20 @@ class OpenClBackend(Backend):
             raise Unsupported(why_not)
         if self.index not in self.devices():
             raise Unsupported(f"there is no OpenCL device {self.index}: choose one of {', '.join(self.devices())}")
+        if (trouble := _trouble(int(self.index))) is not None:
+            raise Unsupported(trouble)
         return _devices()[int(self.index)]
+
+    @cached_property
+    def context(self) -> Any:
+        """Held here: Intel's driver ends a context that only a queue uses."""
+        return _opencl().Context([self._device])
 
     @cached_property
     def queue(self) -> Any:
         """The one queue, with the device's own clock in every event."""
         cl = _opencl()
-        return cl.CommandQueue(cl.Context([self._device]), properties=cl.command_queue_properties.PROFILING_ENABLE)
+        return cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
 
     @cached_property
     def _operands(self) -> OperandCache:
@@ -175,7 +227,7 @@ class OpenClBackend(Backend):
         size = 2 * int(cached) if cached else EVICTING_BYTES
         cl = _opencl()
         with _said_by_opencl():
-            return cl.Buffer(self.queue.context, cl.mem_flags.READ_WRITE, size=max(MEMORY_BYTES, size))
+            return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size=max(MEMORY_BYTES, size))
 
     def device(self) -> Device:
         return self._profile
@@ -216,7 +268,7 @@ class OpenClBackend(Backend):
             )
         if kind == "memory":
             steps = max(MEMORY_BYTES, 2 * int(self._profile.numbers.get("l2_cache_kb", 0)) * 1024) // (16 * STREAM_ITEMS)
-            flags, context = cl.mem_flags.READ_WRITE, self.queue.context
+            flags, context = cl.mem_flags.READ_WRITE, self.context
             with _said_by_opencl():
                 data = cl.Buffer(context, flags, size=16 * STREAM_ITEMS * steps)
                 self._fill(data)
@@ -242,7 +294,7 @@ class OpenClBackend(Backend):
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # compiler warnings
-                    self._programs[text] = cl.Program(self.queue.context, text).build(list(source.OPTIONS))
+                    self._programs[text] = cl.Program(self.context, text).build(list(source.OPTIONS))
             except cl.Error as error:
                 raise CannotCompile(str(error)) from error
             if len(self._programs) > KEPT_PROGRAMS:
