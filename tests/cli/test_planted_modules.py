@@ -10,7 +10,6 @@ import pytest
 from example_configs import LLAMA_8B
 
 import kerncast
-from kerncast.backends.cpu import CpuBackend
 from kerncast.cli import VERBS
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.testing.routines import tiny_routine
@@ -62,7 +61,7 @@ LINES = [
 ]
 
 
-@pytest.mark.skipif(CpuBackend.unavailable() is not None, reason="no C compiler")
+@pytest.mark.needs("a C compiler")
 def test_no_verb_runs_a_module_of_the_current_folder(planted, tmp_path):
     """Nor does a worker. `quickstart` and its race are tried in test_quickstart.py."""
     assert {line[0] for line in LINES} | {"quickstart"} == set(VERBS)
