@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kerncast import dtypes
 from kerncast.errors import InvalidValue
@@ -81,6 +81,9 @@ class Device:
     aliases: tuple[str, ...] = ()
     architecture: str | None = None
     """What compilers call the chip (`gfx942`, `sm_90`); several parts may share it."""
+    estimated: Mapping[str, float] = field(default_factory=dict)
+    """Rates that the profile lacks, as the fastest rows of some data reached them (`kerncast.rates`): numbers by their name,
+    peak rates by their dtype. Models learn times relative to them; they are neither limits nor features."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", self.name) or self.name.endswith(".toml"):
@@ -94,11 +97,14 @@ class Device:
             )
         if self.kind not in KINDS:
             raise InvalidValue(f"device {self.name}: kind must be one of {', '.join(KINDS)}, got '{self.kind}'")
-        for known, given, what in ((NUMBERS, self.numbers, "number"), (dtypes.CODES, self.peak_tflops, "dtype")):
+        either = {**NUMBERS, **dtypes.CODES}
+        for known, given, what in (
+            (NUMBERS, self.numbers, "number"), (dtypes.CODES, self.peak_tflops, "dtype"), (either, self.estimated, "rate"),
+        ):  # fmt: skip
             unknown = sorted(set(given) - set(known))
             if unknown:
                 raise InvalidValue(f"device {self.name}: unknown {what} '{unknown[0]}' (known: {', '.join(known)})")
-        for name, value in {**self.numbers, **self.peak_tflops}.items():
+        for name, value in {**self.numbers, **self.peak_tflops, **self.estimated}.items():
             if not SMALLEST <= value <= LARGEST:
                 raise InvalidValue(
                     f"device {self.name}: {name} must be a positive number from {SMALLEST:g} to {LARGEST:g}, got {value}; "
@@ -143,6 +149,15 @@ class Device:
         peaks = {name: peak * 1e12 for name in dtypes.CODES if (peak := self.peak_of(name)) is not None}
         if needed and needed <= set(peaks):
             bound[f"hw.{PEAK}"] = dtypes.by_dtype(peaks, dtype)
+        return bound
+
+    def rates(self, dtype: Expr | None = None, used: Iterable[str] | None = None) -> dict[str, Expr]:
+        """As `bindings`, with the estimated rates too, and the rate of the implied dtype for an op without one."""
+        numbers = {**self.numbers, **{name: value for name, value in self.estimated.items() if name in NUMBERS}}
+        peaks = {**self.peak_tflops, **{name: value for name, value in self.estimated.items() if name in dtypes.CODES}}
+        bound = replace(self, numbers=numbers, peak_tflops=peaks).bindings(dtype, used)
+        if dtype is None and dtypes.IMPLIED in peaks:
+            bound[f"hw.{PEAK}"] = constant(peaks[dtypes.IMPLIED] * 1e12)
         return bound
 
     @property

@@ -77,6 +77,9 @@ MULTIPLIED_AS = {
     "w4a8_mxfp4_mxfp8": "fp8",
 }
 
+# The type whose rate counts for an op that declares arithmetic and no `dtype`.
+IMPLIED = "fp32"
+
 # Types of the same size that are multiplied at the same rate by every device that has both: a kernel takes as long with either.
 TWINS = {"fp16": "bf16", "bf16": "fp16"}
 

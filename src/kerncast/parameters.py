@@ -39,6 +39,11 @@ class Parameter:
     """What other tools' spellings of a label mean; for suggestions only."""
     doc: str = ""
 
+    def _settle(self) -> None:
+        """The only value that there is need not be given anywhere."""
+        if self.default is None and self.size == 1 and not self.nullable:
+            object.__setattr__(self, "default", self.value(0))
+
     @property
     def optional(self) -> bool:
         """Whether None is one of its values."""
@@ -155,6 +160,7 @@ class Int(_Ordered):
         _declared(self.low, self.high, self.step)
         if self.step < 1 or self.high < self.low:
             raise InvalidValue(f"an integer range needs low ≤ high and step ≥ 1, got {self.low}..{self.high} step {self.step}")
+        self._settle()
 
     @property
     def size(self) -> int:
@@ -185,6 +191,7 @@ class PowerOfTwo(_Ordered):
         _declared(self.low, self.high)
         if self.low < 1 or self.high < self.low or self.low & (self.low - 1) or self.high & (self.high - 1):
             raise InvalidValue(f"a power-of-two range needs two powers of two, low ≤ high, got {self.low}..{self.high}")
+        self._settle()
 
     @property
     def size(self) -> int:
@@ -215,6 +222,7 @@ class Choice(_Ordered):
             raise InvalidValue(f"choices must be different whole numbers in ascending order, got {values}")
         super().__init__(**shared)
         object.__setattr__(self, "values", values)
+        self._settle()
 
     @property
     def size(self) -> int:
@@ -274,6 +282,7 @@ class Categorical(Parameter):
         object.__setattr__(self, "later", tuple(later))
         if list(codes)[len(codes) - len(self.later) :] != list(self.later) or len(self.later) == len(codes):
             raise InvalidValue(f"labels that came later must be the last ones, got {', '.join(self.later)}")
+        self._settle()
 
     @property
     def size(self) -> int:

@@ -363,7 +363,7 @@ def test_a_profile_of_ones_own_travels_with_the_dataset(tmp_path):
 
 
 def test_a_status_column_decides_which_times_count(tmp_path, mapping):
-    """A failed row may hold any number as its time; what the time cell itself says of a failure is kept."""
+    """A failed row keeps the status that it names itself, whatever its time says; a time that means a failure beats an ok."""
     path = tmp_path / "m.toml"
     path.write_text(mapping.read_text() + 'status = { column = "valid", values = { "1" = "ok", "0" = "invalid" } }\n')
     lines = GEMM.decode().splitlines()
@@ -371,8 +371,15 @@ def test_a_status_column_decides_which_times_count(tmp_path, mapping):
         [lines[0] + ",valid", lines[1] + ",1", lines[2].replace("0.0125", "0") + ",0", lines[3] + ",1", lines[4] + ",0"]
     )
     rows = imported(tmp_path, "csv", content.encode(), Options(device="a100", mapping=path)).read()
-    assert rows["status"].to_list() == ["ok", "invalid", "ok", "launch_error"]
+    assert rows["status"].to_list() == ["ok", "invalid", "ok", "invalid"]
     assert rows["time_ns"].is_null().to_list() == [False, True, False, True]
+    (tmp_path / "t.csv").write_text(content[:-1] + "1")
+    dataset = kerncast.read(tmp_path / "t.csv", mapping=path, device="a100", out=tmp_path / "again", progress=False)
+    assert dataset.read()["status"].to_list() == ["ok", "invalid", "ok", "launch_error"]
+    assert (
+        "1 rows have the status ok and a time that means a failure (`failed`): they count as failed; the first is line 5, "
+        "latency_ms 'inf'" in dataset.notes[0]
+    )
 
 
 def test_a_draft_of_a_hostile_table_is_the_mapping_of_its_columns(tmp_path):

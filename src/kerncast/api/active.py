@@ -37,7 +37,7 @@ def worth_by_model(family: Family, seed: int) -> Worth:
             return None
         table = _with_times(build_table(family, rows, {device.name: device}, ""))
         dtypes = tuple(sorted(rest["problem.dtype"].unique())) if "problem.dtype" in rest.columns else None
-        described = Featurizer(family, device, dtypes).describe(rest)
+        described = Featurizer(family, table.devices[0], dtypes).describe(rest)
         # A dtype that only one of the two has may add or remove a feature.
         shared = [name for name in table.rows.names if name in described.names]
         table = replace(table, rows=table.rows.only(shared))

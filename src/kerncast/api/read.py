@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import polars as pl
+
+from kerncast import rates
 from kerncast.api.results import listed, named_values, place_of, texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.dataset import Dataset
 from kerncast.data.importers import Options, get_importer, import_files
 from kerncast.data.importers.recognise import recognised
+from kerncast.declared.declaration import is_written
 from kerncast.errors import InvalidValue
 from kerncast.files.given import given_path
 from kerncast.software import EXACTLY
@@ -64,8 +68,20 @@ def read(
     with shown(progress) as show:
         show.stage(f"importing {', '.join(path.name for path in files)}")
         dataset = import_files(name, files, place_of(out, "dataset"), options, notes.append, strict, show)
-    dataset.notes = tuple(notes)
+    dataset.notes = (*notes, *_rate_notes(dataset))
     return dataset
+
+
+def _rate_notes(dataset: Dataset) -> list[str]:
+    """What the rows of the user's own ops lack for a roofline."""
+    found = []
+    for family in filter(is_written, dataset.families):
+        columns = ["device", *(["problem.dtype"] if "dtype" in family.problem.parameters else [])]
+        rows = dataset.read(family, (), columns).unique()
+        names = sorted(rows["device"].unique())
+        used = {name: rows.filter(pl.col("device") == name)["problem.dtype"].to_list() for name in names if len(columns) > 1}
+        found += rates.notes(family, {dataset.device(name): used.get(name) for name in names}, own=True)
+    return found
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:

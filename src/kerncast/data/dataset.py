@@ -155,7 +155,11 @@ class Dataset(StoredRows):
         parts, known = list(self.contents.parts), {source.digest: source for source in self.contents.sources}
         known |= {source.digest: source for source in sources}
         # The first record of a device stays: measured clocks and rates differ a little from run to run.
-        recorded = {record.name: record for record in (*machines, *self.contents.devices)}
+        # What a model estimated of one is the model's own.
+        recorded = {
+            record.name: msgspec.structs.replace(record, estimated=msgspec.UNSET)
+            for record in (*machines, *self.contents.devices)
+        }
         target = self.path / "rows" / Path(*family.id.split("/"))
         for start in range(0, rows.height, ROWS_PER_PART):
             number = sum(part.family == family.id for part in parts)

@@ -51,18 +51,22 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers: dict[str, float] = {}
     peak_tflops: dict[str, float] = {}
     sources: dict[str, str] = {}
+    estimated: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    """Rates that a model estimated from its training rows; left out: none, and always in a dataset."""
 
     @property
     def device(self) -> Device:
         """The device profile of this record."""
-        return Device(self.name, self.title, self.kind, self.numbers, self.peak_tflops, self.sources)
+        estimated = {} if isinstance(self.estimated, msgspec.UnsetType) else self.estimated
+        return Device(self.name, self.title, self.kind, self.numbers, self.peak_tflops, self.sources, estimated=estimated)
 
 
 def record_of(device: Device) -> DeviceRecord:
     """The record of a device that a dataset stores."""
     # A whole number would come back from the file as another number.
     numbers, peaks = ({name: float(value) for name, value in given.items()} for given in (device.numbers, device.peak_tflops))
-    return DeviceRecord(device.name, device.title, device.kind, numbers, peaks, dict(device.sources))
+    estimated = dict(device.estimated) or msgspec.UNSET
+    return DeviceRecord(device.name, device.title, device.kind, numbers, peaks, dict(device.sources), estimated)
 
 
 class DatasetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -246,6 +246,12 @@ def _formulas(declared: Declaration) -> Formulas:
     return _NONE if isinstance(declared.formulas, msgspec.UnsetType) else declared.formulas
 
 
+def is_written(family: Family) -> bool:
+    """Whether a person wrote the family as TOML, and so can add to it."""
+    declared = declaration_of(family)
+    return declared is not None and declared.problem != {} and declared.formulas is not msgspec.UNSET
+
+
 def _index(parameter: Parameter, value: Expr) -> Operand:
     """The position of a value among the declared ones, as arithmetic; labels and flags are positions already."""
     if not isinstance(parameter, Choice):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kerncast import rates
 from kerncast.models.hull import fact_words, range_words
 from kerncast.models.manifest import Manifest
 from kerncast.scoring.splits import CONFIG
@@ -93,6 +94,13 @@ def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict
     if manifest.features.left_out:
         needs = [f"{name} ({', '.join(numbers)})" for name, numbers in manifest.features.left_out.items()]
         lines += ["", f"Features left out because the device's profile lacks a number: {markdown.text(', '.join(needs))}."]
+    for record in manifest.devices:
+        told = ", ".join(rates.amount(name, value) for name, value in record.device.estimated.items())
+        if told:
+            lines += ["", markdown.text(
+                f"Times are learned relative to {told} on {record.name}: its profile lacks these rates, and the fastest rows "
+                "reached them."
+            )]  # fmt: skip
     if importances:
         lines += ["", "## What it looks at", "", "| feature | share of the gain |", "|---|---|"]
         lines += [f"| {markdown.text(name)} | {share:.1%} |" for name, share in list(importances.items())[:15]]

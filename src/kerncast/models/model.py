@@ -310,11 +310,21 @@ class Model(ModelFiles):
         if device is None and len(self.manifest.devices) > 1:
             named = ", ".join(record.name for record in self.manifest.devices)
             raise InvalidValue(f"the model is for several devices ({named}): name one with `device`")
-        found = self._named(device) if isinstance(device, str) else device or self.device
+        found = self.rated(self._named(device) if isinstance(device, str) else device or self.device)
         if found not in self._predictors:
             own = len(self.manifest.devices) > 1 and away_from(self, found) is None
             self._predictors[found] = Predictor(self.on(found) if own else self, found)
         return self._predictors[found]
+
+    def rated(self, device: Device) -> Device:
+        """A profile of one of its devices with the rates that times were learned relative to; others stay as they are."""
+        return replace(device, estimated=self.estimated.get(device.name, device.estimated))
+
+    @cached_property
+    def estimated(self) -> dict[str, Mapping[str, float]]:
+        """By device: the rates that were estimated from the training rows, because its profile lacked them."""
+        records = (record.device for record in self.manifest.devices)
+        return {device.name: device.estimated for device in records if device.estimated}
 
     def _named(self, device: str) -> Device:
         """A device by name: one of the model's own with its numbers of that time, else a profile; a file has its own."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kerncast import rates
+from kerncast.declared.declaration import is_written
 from kerncast.models.hull import fact_words
 from kerncast.models.manifest import EVALUATION
 from kerncast.parameters import Bool, Categorical
@@ -20,7 +22,7 @@ UNALIGNED = "edge"
 
 def data_notes(model: Model) -> list[str]:
     """One sentence each; the first word of a warning is `!`, that of a remark `-`."""
-    return [*_rules(model), *_failures(model), *_facts(model), *_labels(model)]
+    return [*_rules(model), *_failures(model), *_facts(model), *_labels(model), *_rates(model)]
 
 
 def _rules(model: Model) -> Iterator[str]:
@@ -70,3 +72,10 @@ def _labels(model: Model) -> Iterator[str]:
     if found:
         refused = "out_of_range" if model.family.config.parameters else "unsupported"
         yield f"- only {' '.join(found)} was measured: with other values an answer is {refused}"
+
+
+def _rates(model: Model) -> Iterator[str]:
+    manifest = model.manifest
+    machines = {record.device: manifest.dtypes_on(record.name) or None for record in manifest.devices}
+    for note in rates.notes(model.family, machines, own=is_written(model.family)):
+        yield f"- {note}"

@@ -177,7 +177,7 @@ class Featurizer:
         work = self.family.work(self.family.op.namespace())
         if work is None:
             return Program({})
-        bound = self.device.bindings(self.family.op.dtype, self.dtypes)
+        bound = self.device.rates(self.family.op.dtype, self.dtypes)
         hw = hardware_namespace()
         expected = work.expected_ns(hw, LAUNCH_NS[self.device.kind])
         known = {"flops": work.flops, "bytes": work.bytes, "roofline_ns": work.roofline_ns(hw), "expected_ns": expected}

@@ -19,6 +19,7 @@ from kerncast.expr import Program
 from kerncast.op import Family
 from kerncast.progress import QUIET, Progress
 from kerncast.scoring.trials import Trials
+from kerncast.tables import rated
 from kerncast.tables.feature_rows import Featurizer, Rows, joined
 from kerncast.tables.measurements import Folded, read_measurements, resolved_software, stacked
 from kerncast.tables.rules import Broken, judge_rules
@@ -75,6 +76,19 @@ class Table:
         arrays = ("time_ns", "noise", "half_a", "half_b", "problem", "group", "config", "device", "weight", "allowed")
         return replace(self, rows=self.rows.take(index), **{name: getattr(self, name)[index] for name in arrays})
 
+    def divided(self, seen: Array, judged: Array) -> tuple[Table, Table]:
+        """The rows to learn from and those to judge by; rates that a device lacks are estimated from the former alone."""
+        parts = self.take(seen), self.take(judged)
+        if not any(device.estimated for device in self.devices):
+            return parts
+        devices = rated.again(parts[0]._timed, self.devices)
+        learned, held = (replace(part, devices=devices, rows=rated.at_rates(part.rows, devices)) for part in parts)
+        return learned, held
+
+    @property
+    def _timed(self) -> rated.Timed:
+        return rated.Timed(self.rows, self.time_ns, self.problem, self.device)
+
     @property
     def device_names(self) -> pl.Series:
         """The device of each row."""
@@ -127,11 +141,12 @@ def load_table(
     kept: Collection[str] = (),
     progress: Progress = QUIET,
     sample: Sample | None = None,
+    estimated: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Table:
     """The rows of one family from one or several datasets; for `kept`, see `table_of`.
 
     `progress` is told which devices have no rows of the software that `where` names. With `sample`, not all of very many rows
-    are read.
+    are read. `estimated` are rates of devices that another model has estimated already.
     """
     found = _one_family(datasets, family)
     holders = [dataset for dataset in datasets if found.id in {item.id for item in dataset.families}]
@@ -146,6 +161,7 @@ def load_table(
     if not pool:
         refuse_mixtures(rows, MIXTURES, cure=", or train on all of them together with `pool`")
     machines = {name: _machine(name, found, holders, chosen) for name in sorted(rows["device"].unique())}
+    machines = {name: replace(device, estimated=(estimated or {}).get(name, {})) for name, device in machines.items()}
     digest = "+".join(sorted(dataset.digest for dataset in holders))
     columns = rows.get_columns()
     del rows
@@ -173,7 +189,7 @@ def table_of(family: Family, measured: Folded, machines: dict[str, Device], dige
     described = {name: item.describe(folded[parts[name]], yardsticks=True) for name, item in featurizers.items()}
     broken, allowed = _judged(family, machines, folded, parts)
     left_out = {feature: needs for item in featurizers.values() for feature, needs in item.left_out.items()}
-    return Table(
+    table = Table(
         rows=_without_device_numbers(_without_unused(joined(list(described.values())), kept), len(machines), kept),
         devices=tuple(machines.values()),
         software=measured.software,
@@ -194,6 +210,8 @@ def table_of(family: Family, measured: Folded, machines: dict[str, Device], dige
         conditions=measured.conditions,
         device_software=measured.device_software,
     )
+    devices = rated.with_rates(table._timed, table.devices)
+    return table if devices == table.devices else replace(table, devices=devices, rows=rated.at_rates(table.rows, devices))
 
 
 def _machine(name: str, family: Family, holders: Sequence[Dataset], where: Sequence[Condition]) -> Device:

@@ -129,7 +129,7 @@ def rows_of(base: Model, datasets: Sequence[Dataset], device: Device | None, whe
         raise InvalidValue(f"the rows are of several devices ({', '.join(named)}): keep one with `where` 'device=…'")
     refuse_mixtures(rows, [column for column in MIXTURES if column != "device"])
     rows, unused = _known_to(base, rows)
-    machine = device or next(holder.device(named[0]) for holder in holders)
+    machine = base.rated(device or next(holder.device(named[0]) for holder in holders))
     away_from(base, machine)  # refuses a profile that lacks a number
     names = base.manifest.features.names
     folded = Folded.of(base.family, rows.get_columns())

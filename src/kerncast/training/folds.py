@@ -176,8 +176,9 @@ def _left_out(part: DevicePart, place: int, partial: Partial | None) -> Fit:
     """Predicts rows of one device with a learner of the others."""
 
     def run(table: Table, procedure: Procedure) -> Predictions:
-        rough, seen = replace(procedure, rough=True, elsewhere=True), table.take(part.fitted)
-        return Predictions(*rough.scores(rough.fit(seen), table.take(part.judged), seen))
+        rough = replace(procedure, rough=True, elsewhere=True)
+        seen, held = table.divided(part.fitted, part.judged)
+        return Predictions(*rough.scores(rough.fit(seen), held, seen))
 
     return _kept(f"without {part.device}", partial, place, len(part.judged), run)
 
@@ -203,8 +204,8 @@ def _seeded_fold(own: Flags, seed: int) -> Callable[[Table, Procedure], Predicti
 
 
 def _out_of_fold(table: Table, procedure: Procedure, own: Flags) -> Predictions:
-    seen = table.take(~own)
-    return Predictions(*procedure.scores(procedure.fit(seen), table.take(own), seen))
+    seen, held = table.divided(~own, own)
+    return Predictions(*procedure.scores(procedure.fit(seen), held, seen))
 
 
 def _together(fold: Ints, numbers: list[int], parts: list[Predictions]) -> Predictions:

@@ -31,6 +31,8 @@ def device_parts(table: Table, seed: int) -> list[DevicePart]:
         return []
     found = []
     for number, device in enumerate(table.devices):
+        if device.estimated:  # of a device that was not measured nothing could be estimated
+            continue
         own = np.flatnonzero(table.device == number)
         others = np.flatnonzero(table.device != number)
         fitted, judged = _some(table, others, MOST_FITTED, seed), _some(table, own, MOST_JUDGED, seed)

@@ -96,7 +96,8 @@ def train(
         if dataset.completeness is not None:
             progress.say(f"{dataset.path}: {dataset.completeness}; training goes on with them")
     kept = () if base is None else base.manifest.features.names
-    table = load_table(opened, family, where, pool, kept, progress, Sample(recipe.rows, recipe.seed))
+    estimated = None if base is None else base.estimated
+    table = load_table(opened, family, where, pool, kept, progress, Sample(recipe.rows, recipe.seed), estimated)
     if base is not None and not base.recorded:
         table = as_read_by(base, table)
     table = recipe.sampled(table)

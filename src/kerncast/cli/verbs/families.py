@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from kerncast import devices
+from kerncast import devices, rates
 from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.verbs.ops import parameters, show_parameters
 from kerncast.cli.views.output import json_option, print_json, table
+from kerncast.declared.declaration import is_written
 from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
@@ -106,6 +107,8 @@ def command(name: str | None, problem: tuple[str, ...], device: str | None, as_j
             dtypes = [given["dtype"]] if "dtype" in given else None
             left_out = family.features_on(profile, dtypes).left_out
             found_one["features_left_out"] = {feature: list(missing) for feature, missing in left_out.items()}
+    asked = {} if device is None else {devices.get(device): [given["dtype"]] if "dtype" in given else None}
+    found_one["notes"] = rates.notes(family, asked, own=is_written(family))
     if as_json:
         print_json(found_one)
         return
@@ -119,5 +122,7 @@ def command(name: str | None, problem: tuple[str, ...], device: str | None, as_j
     if "valid_configs" in found_one:
         echo(f"valid configs: {found_one['valid_configs']:,} ({' '.join([*problem, *filter(None, [device])])})")
     echo(f"features ({len(found_one['features'])}): {', '.join(found_one['features'])}")
+    for note in found_one["notes"]:
+        echo(f"- {note}")
     for feature, missing in found_one.get("features_left_out", {}).items():
         echo(f"left out on {device}: {feature} needs {', '.join(missing)}, which the profile does not know")

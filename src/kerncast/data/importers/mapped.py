@@ -215,8 +215,8 @@ def _as_text(table: pl.DataFrame, column: str) -> pl.Series:
     return table[column].cast(pl.String).fill_null("")
 
 
-def _label(table: pl.DataFrame, time: Time, given: pl.Series | None) -> dict[str, pl.Series]:
-    """`time_ns` and `status`; a failed attempt has no time, whatever number is in its cell."""
+def _label(table: pl.DataFrame, time: Time, given: pl.Series | None, notes: list[str]) -> dict[str, pl.Series]:
+    """`time_ns` and `status`; a failed attempt has no time, whatever its cell says; `notes` is told of contradictions."""
     if time.column not in table.columns:
         raise BadFile(f"line 1: there is no column '{time.column}' for the time")
     texts = _as_text(table, time.column)
@@ -224,8 +224,15 @@ def _label(table: pl.DataFrame, time: Time, given: pl.Series | None) -> dict[str
     if time.failed:
         status = texts.replace_strict(time.failed, default="ok", return_dtype=pl.String)
     if given is not None:
-        # What the time cell says of a failure is more precise than a column that says valid or invalid.
-        status = status.zip_with(status != "ok", given)
+        wrong = (status != "ok") & (given == "ok")
+        if wrong.any():
+            first = table.row(int(wrong.arg_max() or 0), named=True)
+            notes.append(
+                f"{wrong.sum():,} rows have the status ok and a time that means a failure (`failed`): they count as failed; "
+                f"the first is line {first[LINE]}, {time.column} '{shortened(str(first[time.column]))}'"
+            )
+        # A failure that the row itself names is more precise than what all cells like its time mean.
+        status = given.zip_with(given != "ok", status)
     failed = status != "ok"
     values = texts.cast(pl.Float64, strict=False)
     bad = ~failed & (values.is_null() | ~values.is_finite() | (values <= 0))
@@ -266,7 +273,7 @@ def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> list[I
         if target in absent:
             continue
         rows[target] = _column(table, target, cell, types[target], parameters.get(target))
-    rows |= _label(table, mapping.time, rows.get("status"))
+    rows |= _label(table, mapping.time, rows.get("status"), notes)
     frame, extra = pl.DataFrame(rows), extra_columns(table, used)
     if device.column is None:
         named = options.device or device.value
