@@ -27,6 +27,9 @@ from kerncast.errors import KerncastError
 SHELL = re.compile(r"[|&;]|<<|^\w+=")
 INNER = re.compile(r"\$\(kerncast ([^)]*)\)")
 NAMES = [path.name for path in PAGES]
+# The first pages of a new reader. What other pages show takes minutes to run.
+FIRST = {"README.md", "quickstart.md", "tutorial.md", "predicting.md", "training.md", "exporting.md"}
+RUN = [pytest.param(path, marks=[] if path.name in FIRST else [pytest.mark.needs("a second stage")]) for path in PAGES]
 
 
 class Failed(Exception):
@@ -124,7 +127,7 @@ def example_data(tmp_path_factory: pytest.TempPathFactory, few_samples: None) ->
     return path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@pytest.mark.parametrize("page", RUN, ids=NAMES)
 def test_what_a_page_shows_runs(page, example_data, tmp_path):
     """Every console and Python block without `needs`, in the page's order, in one folder; the exit codes are right."""
     text = page.read_text()
