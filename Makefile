@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help quickstart test rest soak check lint style types layers docs bench results dist version clean
+.PHONY: help quickstart test pytest rest soak check lint style types layers docs bench results dist version clean
 
 help:
 	@echo "make quickstart   measure GEMM kernels on this machine and see what choosing is worth (under 5 minutes)"
-	@echo "make test         lint, types, layers, docs, tests (about 15 minutes on two cores)"
+	@echo "make test         lint, types, layers, tests; of one folder of tests/ alone: make test ONLY=backends"
 	@echo "make rest         the tests that the last 'make test' left out, for a machine that now has what they need"
 	@echo "make soak         the tests with their long batteries: new random examples, thousands of them; ten minutes of sweeping, 10^8 rows (hours)"
 	@echo "make bench        run every benchmark, and keep what it measured in benchmarks/results/"
@@ -50,19 +50,25 @@ layers: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 
-# Side by side, for each of them uses one core. What one of them prints is kept together.
+# What one of them prints is kept together.
 check: $(VENV)/.dev
-	@$(MAKE) --no-print-directory -j2 --output-sync=target types docs style layers
+	@$(MAKE) --no-print-directory --output-sync=target types style layers
 
-# pytest comes last: its closing lines count what ran and what had to be left out. There are as many processes as cores, and
-# threads of OpenMP wait by spinning, so there is one of them in each. Files come in the order of tests/conftest.py.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# There are as many processes as cores, and threads of OpenMP wait by spinning, so there is one of them in each. Files come in
+# the order of tests/conftest.py. Tests start hundreds of interpreters, which read bytecode rather than compile again.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test: check
-	$(PYTEST)
+# `make test` checks while it tests, and ends with what ran and what was left out. `make test ONLY=backends` runs the tests in
+# tests/backends alone.
+ONLY :=
+test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j2 pytest $(if $(ONLY),,check)
+
+pytest: $(VENV)/.dev
+	$(PYTEST) $(addprefix tests/,$(ONLY))
 
 # What the last `make test` left out, on a machine that has more by now: .ci/run installs it.
-rest: $(VENV)/.dev
+rest: docs
 	$(PYTEST) --left-out
 
 soak: $(VENV)/.dev

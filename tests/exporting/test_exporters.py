@@ -73,6 +73,7 @@ class TestGbdt(ExporterContract):
     kind = "gbdt"
     knobs = {"trees": 30, "leaves": 15, "lr": 0.2, "library_trees": 20}
     rows = {"problems": 60}
+    optimization = "-O3"  # as a build for users is
 
     def test_the_librarys_trees_are_exported(self, exported):
         """So the battery tries them too."""

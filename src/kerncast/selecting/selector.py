@@ -42,6 +42,8 @@ if TYPE_CHECKING:  # they import this module
 
 # Problems in the memo of a tier, and ways to ask about them, a kilobyte each; a full memo is emptied.
 MOST_REMEMBERED = 50_000
+# A call takes tens of milliseconds in Python: after this long, and so many calls, the others would say nothing new.
+TIMED_SECONDS, FEWEST_TIMED = 1.0, 20
 
 
 class Selector:
@@ -377,12 +379,14 @@ class Selector:
         return [self.rank(self.problem(bare(item)), k, tier) for item in listed]
 
     def latencies_us(self, problems: Sequence[Problem], tier: Tier | str) -> Floats:
-        """Microseconds per call without the memo: of the artefact itself, or of Python if there is none."""
+        """Microseconds per call without the memo: of the artefact itself, or of Python if there is none, for about a second."""
         asked = self._there(tier)
         if self._binding is not None:
             return self._binding.latencies_us([self._encode(problem) for problem in problems], asked)
-        found = []
+        found: list[float] = []
         for problem in problems:
+            if len(found) >= FEWEST_TIMED and sum(found) > TIMED_SECONDS:
+                break
             begin = time.perf_counter()
             self._ask(problem, asked)
             found.append(time.perf_counter() - begin)

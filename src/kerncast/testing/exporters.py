@@ -42,6 +42,7 @@ from kerncast.testing.exported import (
     CPP_STRICT,
     EACH_COMPILER,
     LEVEL,
+    OPTIMIZED,
     SANITIZED,
     STRICT,
     Exported,
@@ -67,6 +68,8 @@ class ExporterContract:
     random_problems: ClassVar[int] = repeats(1_000, 100_000)
     rows: ClassVar[dict[str, Any]] = {}
     """How the data are made up, besides the defaults of `synthetic_rows`."""
+    optimization: ClassVar[str] = OPTIMIZED
+    """Of the object that is compared with Python."""
 
     @classmethod
     def dataset(cls, path: Path) -> Path:
@@ -81,7 +84,7 @@ class ExporterContract:
         model = train(data, folder / "model", Recipe(cls.kind, cls.knobs, folds=2))
         artefact = lower(model, build_tiers(model, TierOptions(samples=300)), cls.tiers)
         write_project(artefact, folder / "picker", "picker")
-        return Exported(model, artefact, folder / "picker")
+        return Exported(model, artefact, folder / "picker", cls.optimization)
 
     @needs_compiler
     @pytest.mark.parametrize("compiler", EACH_COMPILER)
