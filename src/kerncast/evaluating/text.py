@@ -23,6 +23,7 @@ RUNTIME = (
     ("rmse_log", "RMSE log"), ("exp_rmse_log", "exp(RMSE log)"), ("r2", "R2"), ("r2_log", "R2 log"),
     ("coverage_90", "90 % interval covers"),
 )  # fmt: skip
+SIMPLE_CHOICES = {"random": "a random config has", "best_single": "the best fixed config has"}
 SEEDED = (("efficiency_mean", "mean efficiency"), ("efficiency_p10", "P10"), ("mape", "MAPE"))
 # Figures that are not shares.
 NOT_SHARES = (*LOG_ERRORS, "r2", "r2_log")
@@ -137,6 +138,8 @@ def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
         yield ""
         yield TextTable(columns, lines, f"efficiency of the choice ({overall['n_problems']:,} problems, {title})", columns[1:])
         yield from _noise(evaluation)
+        if evaluation.get("not_better"):
+            yield f"! {not_better_sentence(evaluation)}"
     impossible = evaluation.get("faster_than_possible")
     if impossible and impossible["rows"]:
         yield f"! {sentence(impossible)}"
@@ -153,6 +156,30 @@ def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
             lines.append((label, value(overall[name], percent), between, *cells))
         yield ""
         yield TextTable(columns, lines, f"predicted against measured time ({overall['n_problems']:,} problems)", columns[1:])
+
+
+def not_better_sentence(evaluation: Mapping[str, Any]) -> str:
+    """That a model chooses no better than without one, by how much, and what to do."""
+    found = evaluation["not_better"]
+    against = [
+        f"{SIMPLE_CHOICES[name]} {item['other']:.1%} ({item['ahead']['value'] * 100:+.1f} points, {_points(item['ahead'])})"
+        for name, item in found.items()
+    ]
+    ceiling = evaluation["overall"]["noise_ceiling"]
+    noisy = ceiling is not None and evaluation["overall"]["efficiency_mean"]["value"] >= ceiling["value"]
+    # A single config needs no model; without one, only more or quieter measurements help.
+    cure = "measure with more samples, for the choices are as good as this noise allows" if noisy else (
+        "take that config for all problems, or measure more problems" if "best_single" in found
+        else "measure more problems, or more samples of each config"
+    )  # fmt: skip
+    model = next(iter(found.values()))["model"]
+    return f"the model chooses no better than without it: {model:.1%}, where {' and '.join(against)}: {cure}"
+
+
+def _points(ahead: Mapping[str, float | None]) -> str:
+    if ahead["lower"] is None or ahead["upper"] is None:
+        return "one problem"
+    return f"95 % interval {ahead['lower'] * 100:+.1f} to {ahead['upper'] * 100:+.1f}"
 
 
 def _noise(evaluation: Mapping[str, Any]) -> Iterator[Block]:

@@ -12,12 +12,15 @@ import polars as pl
 from kerncast import limits
 from kerncast.arrays import Floats, Ints
 from kerncast.scoring import baselines
+from kerncast.scoring.metrics import mean_figure
 from kerncast.scoring.scorecard import Predicted, baseline_card, runtime_card, scorecard, top_k
 from kerncast.tables.table import Table
 
 PORTFOLIO = 8
 # The share of problems on which a config must have been tried to count as tried on the same problems as the others.
 TRIED_ENOUGH = 0.9
+# A model that is no better than these is not worth its cost.
+SIMPLE = ("random", "best_single")
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,11 @@ def assess(table: Table, predicted: Predicted, fold: Ints, learned: Learned | No
     if card["efficiency_mean"] is not None:
         expected = {"random": baselines.random_expectations(table.trials)}
         found = choosing_baselines(table, fold, learned)
-        result["baselines"] = {name: baseline_card(values, expected.get(name)) for name, values in found.items()}
+        result["baselines"] = {
+            name: baseline_card(values[np.isfinite(values)], expected.get(name)) for name, values in found.items()
+        }
+        chosen = table.trials.share[table.trials.choose(predicted.score)][table.trials.solvable]
+        result["not_better"] = _not_better(chosen, found)
         result["top_k"] = top_k(table.trials, predicted.score)
         result["problems_measured_twice"] = int(table.trials.repeated.sum())
     if table.rows.limit_ns is not None:
@@ -51,8 +58,27 @@ def assess(table: Table, predicted: Predicted, fold: Ints, learned: Learned | No
     return result
 
 
+def _not_better(chosen: Floats, found: dict[str, Floats]) -> dict[str, Any]:
+    """The simple choosers that are on average as good as the model or better on the same problems, with both means.
+
+    `ahead` is how far the model is ahead of them, problem by problem, with its interval.
+    """
+    said = {}
+    for name in SIMPLE:
+        known = np.isfinite(found[name]) if name in found else np.zeros(0, dtype=bool)
+        if not known.any():
+            continue
+        ahead = chosen[known] - found[name][known]
+        if ahead.mean() <= 0.0 and (chosen[known] < 1.0).any():  # where any choice is the best, there is nothing to learn
+            said[name] = {
+                "model": float(chosen[known].mean()), "other": float(found[name][known].mean()), "n_problems": int(known.sum()),
+                "ahead": mean_figure(ahead),
+            }  # fmt: skip
+    return said
+
+
 def choosing_baselines(table: Table, fold: Ints, learned: Learned | None) -> dict[str, Floats]:
-    """Efficiency per problem of the choosers that need no model."""
+    """Efficiency of the choosers that need no model, on each problem that can be solved; NaN where it is not known."""
     found = {"random": baselines.random_choice(table.trials)}
     found |= learned_choices(table, fold, learned)
     if table.rows.is_library.any():
@@ -87,9 +113,10 @@ def learned_choices(table: Table, fold: Ints, learned: Learned | None) -> dict[s
     judged = np.isfinite(tried)
     if not judged.any() or np.isfinite(single[judged]).mean() < TRIED_ENOUGH:
         return {}
-    values = {"best_single": single[np.isfinite(single)]}
+    solved = table.trials.problems[table.trials.solvable]
+    values = {"best_single": single[solved]}
     if tried[judged].mean() >= TRIED_ENOUGH:
-        values[f"portfolio_{PORTFOLIO}_oracle"] = portfolio[judged]
+        values[f"portfolio_{PORTFOLIO}_oracle"] = portfolio[solved]
     return values
 
 
