@@ -42,7 +42,7 @@ _HOMES = {
     "Dataset": "kerncast.data.dataset",
     "Dispatcher": "kerncast.selecting.dispatch",
     "Model": "kerncast.models.model",
-    "Selector": "kerncast.selecting.selector",
+    "Selector": "kerncast.api.selector",
     "Store": "kerncast.store.store",
     "adapt": "kerncast.api.adapt",
     "collect": "kerncast.api.collect",

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from kerncast.api import showing
 from kerncast.api.pace import Pace
-from kerncast.api.showing import Account, LineShow, NotebookShow, TerminalShow, shown
+from kerncast.api.showing import Account, LineShow, NotebookShow, SparseShow, TerminalShow, shown
 from kerncast.progress import QUIET, Progress
 
 
@@ -63,7 +63,7 @@ def kind(progress, **options):
 
 
 def test_who_shows_depends_on_where_it_runs(monkeypatch):
-    """Rich on a terminal; elsewhere nothing, or lines for those who asked for them."""
+    """Rich on a terminal; elsewhere a line now and then, or all lines for those who asked for them."""
     mine = Progress()
     with shown(mine) as found:
         assert found is mine
@@ -73,8 +73,21 @@ def test_who_shows_depends_on_where_it_runs(monkeypatch):
         with shown(silent, plain=True) as found:
             assert found is QUIET
     terminal(monkeypatch, False)
-    assert kind("auto") is Progress
+    assert kind("auto") is SparseShow
     assert kind("auto", plain=True) is kind(True) is LineShow
+
+
+def test_a_script_hears_nothing_of_short_work_and_a_line_every_ten_seconds_of_long(capsys, clock):
+    """Whatever stages it has, and also where a stage reports nothing."""
+    show = SparseShow()
+    show.stage("compiling")
+    show.step("trees", 1, 10)
+    clock.now += 9
+    show._print(10.0)
+    assert capsys.readouterr().err == ""
+    clock.now += 1
+    show._print(10.0)
+    assert capsys.readouterr().err.startswith("compiling: trees 1/10")
 
 
 def test_a_notebook_has_one_line_that_is_written_again(notebook, monkeypatch, clock):

@@ -9,12 +9,17 @@ A marker is a comment that readers do not see, on a line of its own directly abo
     <!-- smaller: collect --max-vectors 9 -->  options that the test adds to commands of that verb, to be done in seconds
     <!-- file: bench.py -->                    the block is the content of a file that the next blocks use
     <!-- makes: the example data -->           run once for all pages, before them
+    <!-- printed: elsewhere -->                what it shows is of another machine or other data, and is not compared
 
 and one anywhere in a page: `<!-- starts with: mine held_out more=mine -->`, what of the example data its folder holds.
+
+What a block shows below a command must be what the command prints, up to white space; `…` stands for anything. `make examples`
+writes what is printed now into the pages.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,17 +27,25 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NEEDS = {"gpu", "files", "minutes", "program", "opencl"}
-MARKERS = {"needs", "uses", "exits", "smaller", "file", "makes"}
+MARKERS = {"needs", "uses", "exits", "smaller", "file", "makes", "printed"}
 _MARKER = re.compile(r"<!-- ([a-z ]+): (.*) -->")
 _FENCE = re.compile(r"```(\S*)")
+_LEFT_OUT = "…"
+_NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 @dataclass(frozen=True)
 class Command:
-    """What a shell would run: a line after `$ `, with its continuations and here-documents."""
+    """What a shell would run: a line after `$ `, with its continuations and here-documents; and what it is shown to print."""
 
     line: int
     text: str
+    shown: str = ""
+
+    @property
+    def shown_at(self) -> int:
+        """The line of the page where that begins."""
+        return self.line + self.text.count("\n") + 1
 
 
 @dataclass(frozen=True)
@@ -45,7 +58,7 @@ class Block:
     markers: dict[str, str] = field(default_factory=dict)
 
     def commands(self) -> list[Command]:
-        """The commands of a console block; what they print is left out."""
+        """The commands of a console block, each with the lines that follow it."""
         found: list[Command] = []
         lines = self.text.split("\n")
         place = 0
@@ -62,7 +75,9 @@ class Block:
             while end and whole[-1] != end[1]:
                 whole.append(lines[place])
                 place += 1
-            found.append(Command(self.line + first, "\n".join(whole)))
+            shown = list(itertools.takewhile(lambda line: not line.startswith("$ "), lines[place:]))
+            place += len(shown)
+            found.append(Command(self.line + first, "\n".join(whole), "\n".join(shown)))
         return found
 
     def smaller(self) -> dict[str, list[str]]:
@@ -106,3 +121,36 @@ def without_blocks(text: str) -> str:
     prose = re.sub(r"^```.*?^```|<!--.*?-->", lambda found: "\n" * found[0].count("\n"), text, flags=re.M | re.S)
     assert prose.count("\n") == text.count("\n")
     return prose
+
+
+def is_printed(shown: str, printed: str) -> bool:
+    """Whether that is what a page shows, up to white space and what is left out."""
+    return _pattern(shown).fullmatch(printed) is not None
+
+
+def rewritten(shown: str, printed: str) -> str | None:
+    """What a page shows, with what is printed now; None if more than numbers changed and only a person can say what to show."""
+    if _LEFT_OUT not in shown and shown.count("\n") == printed.strip().count("\n"):
+        return printed.rstrip()
+    found = _pattern(shown, numbers=False).fullmatch(printed)
+    if found is None:
+        return None if _LEFT_OUT in shown else printed.rstrip()
+    numbers = iter(found.groups())
+    return _NUMBER.sub(lambda _: next(numbers), shown)
+
+
+def _pattern(shown: str, *, numbers: bool = True) -> re.Pattern[str]:
+    """What matches a printed text; without `numbers`, a group for each number."""
+    parts = []
+    for word in re.split(rf"(\s+|{_LEFT_OUT})", shown.strip()):
+        if word == _LEFT_OUT:
+            parts.append(".*?")
+        elif not word.strip():
+            parts.append(r"\s*" if word else "")
+        elif numbers:
+            parts.append(re.escape(word))
+        else:
+            ends = [0, *itertools.chain.from_iterable(found.span() for found in _NUMBER.finditer(word)), len(word)]
+            between = (re.escape(word[begin:end]) for begin, end in zip(ends[::2], ends[1::2], strict=True))
+            parts.append(f"({_NUMBER.pattern})".join(between))
+    return re.compile(r"\s*" + "".join(parts) + r"\s*", re.DOTALL)

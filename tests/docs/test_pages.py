@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import doctest
 import io
@@ -11,25 +12,36 @@ import shutil
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
+import httpx
 import pytest
-from page_blocks import MARKERS, NEEDS, PAGES, Block, Command, blocks_of, starts_with, without_blocks
+from page_blocks import MARKERS, NEEDS, PAGES, Block, Command, blocks_of, is_printed, rewritten, starts_with, without_blocks
 from page_options import all_options, check, open_word, split
 from tests.support.needs import require
 
 from kerncast import cli
 from kerncast.errors import KerncastError
+from kerncast.serving.app import create_app
+from kerncast.serving.settings import Settings
+from kerncast.serving.sources import Sources
 
 # What a shell does and a list of words does not: pipes, several commands, variables in front.
 SHELL = re.compile(r"[|&;]|<<|^\w+=")
+# The address that `kerncast serve` prints, asked without a network.
+SERVER = "http://127.0.0.1:8321"
+# Write what is printed into the pages instead of failing: `make examples`.
+REWRITING = bool(os.environ.get("KERNCAST_REWRITE"))
 INNER = re.compile(r"\$\(kerncast ([^)]*)\)")
 NAMES = [path.name for path in PAGES]
+README, *DOCS = PAGES
+INSTALL = "$ pip install ."
 # The first pages of a new reader. What other pages show takes minutes to run.
-FIRST = {"README.md", "quickstart.md", "tutorial.md", "predicting.md", "training.md", "exporting.md"}
-RUN = [pytest.param(path, marks=[] if path.name in FIRST else [pytest.mark.needs("a second stage")]) for path in PAGES]
+FIRST = {"quickstart.md", "tutorial.md", "predicting.md", "training.md", "exporting.md"}
+RUN = [pytest.param(path, marks=[] if path.name in FIRST else [pytest.mark.needs("a second stage")]) for path in DOCS]
 
 
 class Failed(Exception):
@@ -41,7 +53,9 @@ class Folder:
 
     def __init__(self, page: str, path: Path) -> None:
         self.page, self.path = page, path
-        self.names: dict[str, object] = {"__name__": "__page__"}
+        self.changed: dict[Command, str] = {}
+        self.printed = ""
+        self.names: dict[str, Any] = {"__name__": "__page__"}
 
     def run(self, block: Block) -> None:
         if "file" in block.markers:
@@ -57,21 +71,38 @@ class Folder:
 
     def _run_command(self, command: Command, block: Block, codes: list[int]) -> None:
         text = command.text.replace("$PWD", str(self.path))
-        if SHELL.search(re.sub(r"'[^']*'|\"[^\"]*\"", "", text)) or not text.startswith("kerncast "):
+        if SHELL.search(re.sub(r"'[^']*'|\"[^\"]*\"", "", text)) or not text.startswith(("kerncast ", f"curl {SERVER}")):
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", text], cwd=self.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
-            code, shown = done.returncode, done.stdout.decode(errors="replace")
+            code, printed = done.returncode, [done.stdout.decode(errors="replace")]
+        elif text.startswith("curl "):
+            code, printed = 0, [_of_server(*split(text)[1:])]
         else:
             text = INNER.sub(lambda inner: _in_process(split(inner[1]))[1].strip(), text)
             words = split(text)[1:]
             words, target = (words[:-2], words[-1]) if words[-2:-1] == [">"] else (words, None)
-            code, out, err = _in_process([*words, *block.smaller().get(words[0], [])])
+            code, out, both = _in_process([*words, *block.smaller().get(words[0], [])])
             if target:
                 (self.path / target).write_text(out)
-            shown = out + err
+            printed = [out, both]
+        whole = f"$ {command.text}\n{printed[-1]}"
         if code not in codes:
-            raise Failed(f"{self.page}:{command.line}: exit code {code} of\n$ {command.text}\n{shown}")
+            raise Failed(f"{self.page}:{command.line}: exit code {code} of\n{whole}")
+        if command.shown.strip() and "printed" not in block.markers:
+            self._compare(command, printed, whole)
+
+    def _compare(self, command: Command, printed: Sequence[str], whole: str) -> None:
+        """What the page shows is what is printed now, on stdout or on both streams."""
+        if any(is_printed(command.shown, text) for text in printed):
+            return
+        now = next(filter(None, (rewritten(command.shown, text) for text in reversed(printed))), None)
+        if now is None or not REWRITING:
+            todo = "run `make examples`" if now else "more than numbers changed, so edit the page by hand"
+            raise Failed(
+                f"{self.page}:{command.shown_at}: this is shown:\n{command.shown}\nand {todo}; this is printed:\n{whole}"
+            )
+        self.changed[command] = now
 
     def _run_python(self, block: Block) -> None:
         # Line numbers are those of the page.
@@ -84,6 +115,7 @@ class Folder:
                 exec(source, self.names)
         except Exception as error:
             raise Failed(f"{self.page}:{block.line}: {traceback.format_exc()}\n{printed.getvalue()}") from error
+        self.printed = printed.getvalue()
 
     def _run_pycon(self, block: Block) -> None:
         example = doctest.DocTestParser().get_doctest(block.text, self.names, self.page, self.page, block.line - 1)
@@ -93,14 +125,39 @@ class Folder:
 
 
 def _in_process(words: list[str]) -> tuple[int, str, str]:
-    """A kerncast command in this process, which saves a second of imports: exit code, stdout, stderr."""
+    """A kerncast command in this process, which saves a second of imports: exit code, stdout, and that with stderr."""
+    both = io.BytesIO()
+    raw = _Copied(both)
     # As a real stdout, for some of what is printed are bytes.
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    out, err = (io.TextIOWrapper(stream, encoding="utf-8", write_through=True) for stream in (raw, both))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as stopped:
         cli.main(words)
     code = stopped.value.code
-    shown = [stream.buffer.getvalue().decode() for stream in (out, err)]
-    return code if isinstance(code, int) else 0, shown[0], shown[1]
+    return code if isinstance(code, int) else 0, raw.getvalue().decode(), both.getvalue().decode()
+
+
+class _Copied(io.BytesIO):
+    """Keeps what is written, and gives another stream a copy."""
+
+    def __init__(self, other: io.BytesIO) -> None:
+        super().__init__()
+        self.other = other
+
+    def write(self, data: Any) -> int:
+        self.other.write(data)
+        return super().write(data)
+
+
+def _of_server(address: str, option: str, body: str) -> str:
+    """The reply of a server to a question that curl sends."""
+    assert option == "--json"
+
+    async def ask() -> str:
+        transport = httpx.ASGITransport(app=create_app(Sources.open(), Settings()))
+        async with httpx.AsyncClient(transport=transport, base_url=SERVER) as client:
+            return (await client.post(address, content=body, headers={"content-type": "application/json"})).text
+
+    return asyncio.run(ask())
 
 
 @contextlib.contextmanager
@@ -127,9 +184,9 @@ def example_data(tmp_path_factory: pytest.TempPathFactory, few_samples: None) ->
     return path
 
 
-@pytest.mark.parametrize("page", RUN, ids=NAMES)
+@pytest.mark.parametrize("page", RUN, ids=NAMES[1:])
 def test_what_a_page_shows_runs(page, example_data, tmp_path):
-    """Every console and Python block without `needs`, in the page's order, in one folder; the exit codes are right."""
+    """Every block without `needs`, in the page's order, in one folder: exit codes are right, and what is shown is printed."""
     text = page.read_text()
     for name, source in starts_with(text).items():
         original = example_data / source
@@ -140,6 +197,51 @@ def test_what_a_page_shows_runs(page, example_data, tmp_path):
             require(*block.markers.get("uses", "").split())
             if "makes" not in block.markers and ("needs" not in block.markers or block.language == "python"):
                 folder.run(block)
+    _rewrite(page, folder.changed)
+
+
+def _rewrite(page: Path, changed: dict[Command, str]) -> None:
+    """What is printed now; from the end, where nothing has moved yet."""
+    lines = page.read_text().split("\n")
+    for command, now in sorted(changed.items(), key=lambda item: -item[0].line):
+        lines[command.shown_at - 1 : command.shown_at + command.shown.count("\n")] = now.split("\n")
+    if changed:
+        page.write_text("\n".join(lines))
+
+
+def _after_the_install_line() -> list[Block]:
+    blocks = blocks_of(README.read_text())
+    return blocks[next(place for place, block in enumerate(blocks, 1) if INSTALL in block.text) :]
+
+
+def test_the_readme_is_short_and_begins_with_the_two_commands():
+    """A screen and a half, with the main job and the tests on the first screen, and nothing that only the tests see."""
+    text = README.read_text()
+    lines = text.splitlines()
+    assert len(lines) <= 110
+    assert "<!--" not in text
+    assert {"$ make quickstart", "$ make test"} <= {line.split("  ")[0] for line in lines[:30]}
+
+
+def test_what_the_commands_of_the_readme_print_is_what_it_shows(tmp_path):
+    """Those below the install line, in an empty folder."""
+    folder = Folder(README.name, tmp_path)
+    with _in_folder(tmp_path):
+        for block in _after_the_install_line():
+            if block.language == "console":
+                folder.run(block)
+    _rewrite(README, folder.changed)
+
+
+@pytest.mark.needs("a C compiler", "a second stage")
+def test_every_block_of_the_readme_runs_in_an_empty_folder(tmp_path):
+    """Below the install line and in the order of the page; the choice is `ok`, and there is a verdict."""
+    folder = Folder(README.name, tmp_path)
+    with _in_folder(tmp_path):
+        for block in _after_the_install_line():
+            folder.run(block)
+    assert folder.names["answer"].status == "ok"
+    assert re.search(r"^(BETTER|SAME|WORSE|AMBIGUOUS): ", folder.printed, re.M)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -213,6 +315,7 @@ def test_commands_are_found_with_their_continuations_and_markers():
         (8, "kerncast train mine \\\n    --out model     # a comment"),
         (11, "cat > list <<'END'\n$ not a command\nEND"),
     ]
+    assert [(item.shown_at, item.shown) for item in block.commands()] == [(10, "some output"), (14, "")]
     assert split(block.commands()[0].text) == ["kerncast", "train", "mine", "--out", "model"]
     assert block.markers["exits"] == "0, 1"
     assert block.smaller() == {"train": ["--trees", "5"], "collect": ["--samples", "1"]}
@@ -242,3 +345,21 @@ def test_a_command_that_cannot_be_right_is_named(text, why):
     (said,) = _complaint("page.md", 3, text, whole=True)
     assert said.startswith(f"page.md:3: kerncast {text}: ")
     assert why in said
+
+
+SHOWN = 'M=1 N=16\ntime  1.75 ms  …  84.0%\n{"a":[1,\n 2]}'
+OTHER = SHOWN.replace("1.75", "11.9").replace("84.0", "85.1").replace(" 2]", " -3e-9]")
+
+
+@pytest.mark.parametrize(
+    ("printed", "now"),
+    [
+        ("M=1 N=16\ntime  1.75 ms  0.5 to 2  84.0%\n{\"a\":[1,2]}\n", SHOWN),
+        ("M=1 N=16\ntime  11.9 ms  0.5 to 2  85.1%\n{\"a\":[1,-3e-9]}\n", OTHER),
+        ("M=1 N=16\nduration  1.75 ms  84.0%\n{\"a\":[1,2]}\n", None),
+    ],
+)  # fmt: skip
+def test_what_a_page_shows_is_compared_and_its_numbers_rewritten(printed, now):
+    """White space and `…` may differ; other numbers are written, other words where something is left out need a person."""
+    assert is_printed(SHOWN, printed) == (now == SHOWN)
+    assert rewritten(SHOWN, printed) == now

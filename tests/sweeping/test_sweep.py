@@ -12,7 +12,7 @@ import pytest
 
 from kerncast import cli, devices
 from kerncast.data.schema import row_keys
-from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
+from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError, NotFound
 from kerncast.families.gemm_triton import triton
 from kerncast.families.single import eltwise_unary_single
 from kerncast.files.atomic import file_checksum
@@ -24,6 +24,7 @@ from kerncast.progress import Progress
 from kerncast.space import Constraint
 from kerncast.sweeping import Selection, Slice, Sweep, Vectors, files, parse_selection, pool, vectors_of, write_vectors
 from kerncast.sweeping.formats import format_named
+from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
 A100 = devices.get("a100")
 
@@ -174,6 +175,20 @@ def test_a_portfolio_is_checked_against_every_problem(tmp_path):
     for text in ("sample:0", "some", "portfolio:best"):
         with pytest.raises(InvalidValue, match="configs are all, sample:N"):
             parse_selection(TOY, text)
+
+
+def test_the_configs_of_a_dataset_are_a_portfolio(tmp_path):
+    """Those that worked somewhere in it, each once; a dataset of another family, or in which nothing worked, is refused."""
+    rows = synthetic_rows(problems=4)
+    data, failed = synthetic_dataset(tmp_path / "data", rows), rows.filter(pl.col("status") != "ok")
+    found = parse_selection(triton, f"portfolio:{data}").portfolio
+    worked = rows.filter(pl.col("status") == "ok").select(f"config.{name}" for name in found.columns).unique()
+    assert Counter(found.rows()) == Counter(worked.rows())
+    assert worked.height < rows.select(worked.columns).unique().height
+    with pytest.raises(KerncastError, match="gemm/triton"):
+        parse_selection(TOY, f"portfolio:{data}")
+    with pytest.raises(InvalidValue, match="no config of gemm/triton worked"):
+        parse_selection(triton, f"portfolio:{synthetic_dataset(tmp_path / 'failed', failed)}")
 
 
 def triton_sweep(**more):

@@ -169,7 +169,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     if runs.benchmark is not None:
         # If the benchmark's version cannot be read, fail here and not after resetting a device.
         kernels.software(found.id)
-    with shown(progress) as show:
+    with shown(progress, what="preparing") as show:
         summary = run(request, wanted.blocks(), total=wanted.total, progress=show, stop=stop)
     return _opened([Collected(summary, wanted.total)])
 

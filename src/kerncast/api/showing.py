@@ -20,7 +20,7 @@ from kerncast.progress import QUIET, Facts, Progress
 from kerncast.writing.terminal import assignments, duration, line
 
 Wanted = Progress | Literal["auto"] | bool | None
-"""What a public function takes: `auto` (a terminal or a notebook, nothing elsewhere), True (anywhere), False, or your own."""
+"""What a public function takes: `auto`, True (every stage, also where there is no terminal), False, or your own."""
 
 PLAIN_SECONDS = 10.0
 # A share of the work that says nothing yet about the time that the rest takes: the first tree is the slowest.
@@ -53,7 +53,7 @@ def _chosen(progress: Literal["auto"] | bool | None, plain: bool, what: str) -> 
         return NotebookShow(what)
     if sys.stderr.isatty():
         return TerminalShow(what)
-    return LineShow(what) if plain or progress is True else None
+    return LineShow(what) if plain or progress is True else SparseShow(what)
 
 
 def in_notebook() -> bool:
@@ -236,6 +236,19 @@ class LineShow(Account):
 
     def say(self, text: str) -> None:
         echo(f"kerncast: {text}", err=True)
+
+
+class SparseShow(LineShow):
+    """For scripts whose output is a file or a pipe: how far the work is, every ten seconds, and nothing of shorter work."""
+
+    def stage(self, name: str, number: int = 1, of: int = 1) -> None:
+        Account.stage(self, name, number, of)
+
+    def step(self, what: str, done: int = 0, of: int | None = None) -> None:
+        Account.step(self, what, done, of)
+
+    def say(self, text: str) -> None:
+        return
 
 
 class TerminalShow(Account):

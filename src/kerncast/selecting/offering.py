@@ -69,7 +69,7 @@ def _specified(model: Model, text: str, seed: int, progress: Progress) -> Offere
         return _with_kernels(model, read_kernel_list(family, Path(rest)), progress)
     if kind == "build" and rest:
         return _with_kernels(model, read_build(family, Path(rest)), progress)
-    if kind == "portfolio" and is_table(rest):
+    if kind == "portfolio" and (is_table(rest) or (Path(rest) / DATASET).is_file()):
         return OfferedModel(model, _prefixed(read_portfolio(family, Path(rest))))
     if text == "all" or (kind == "sample" and rest.isdigit() and int(rest) > 0):
         return OfferedModel(model, _of_space(model, int(rest) if rest else None, seed))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from kerncast.data.dataset import MANIFEST, Dataset
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.op import Family
 from kerncast.problems.tables import complete, is_table, read_points
@@ -41,7 +42,7 @@ def parse_selection(family: Family, text: str) -> Selection:
         return Selection()
     if kind == "sample" and rest.isdigit() and int(rest) > 0:
         return Selection(per_problem=int(rest))
-    if kind == "portfolio" and is_table(rest):
+    if kind == "portfolio" and (is_table(rest) or (Path(rest) / MANIFEST).is_file()):
         return Selection(portfolio=read_portfolio(family, Path(rest)))
     if kind == "kernels" and rest:
         return Selection(kernels=read_kernel_list(family, Path(rest), as_named=True))
@@ -50,17 +51,28 @@ def parse_selection(family: Family, text: str) -> Selection:
     if kind == "inductor":
         return Selection(offered=offered(family, rest or "default"))
     raise InvalidValue(
-        "configs are all, sample:N (N ≥ 1, per problem), portfolio:FILE (.json, .parquet, .csv), kernels:FILE (names of "
-        f"kernels), build:DIR (a build folder of CK Tile), inductor or inductor:exhaustive, got '{text}'"
+        "configs are all, sample:N (N ≥ 1, per problem), portfolio:FILE (.json, .parquet, .csv, or a dataset), kernels:FILE "
+        f"(names of kernels), build:DIR (a build folder of CK Tile), inductor or inductor:exhaustive, got '{text}'"
     )
 
 
 def read_portfolio(family: Family, path: Path) -> pl.DataFrame:
-    """The configs that a file lists; rules that the config alone breaks are refused, the others wait for a problem."""
+    """The configs that a file lists or that worked in a dataset; of rules, those that the config alone breaks are checked."""
     if not family.config.parameters:
         raise InvalidValue(f"{family.id} has exactly one config, so a portfolio has nothing to choose: use `configs=all`")
+    if (path / MANIFEST).is_file():
+        return _worked(family, path)
     points = read_points(path, family.config, "config.")
     try:
         return complete(family.config, points, str(path), strict=True)
     except InvalidValue as error:
         raise BadFile(str(error)) from error
+
+
+def _worked(family: Family, path: Path) -> pl.DataFrame:
+    """Every config that is `ok` somewhere in a dataset, once."""
+    rows = Dataset.open(path).read(family, where=["status = ok"])
+    if not rows.height:
+        raise InvalidValue(f"no config of {family.id} worked in {path}: name a dataset that has some")
+    found = rows.select(pl.col("^config\\..*$").name.map(lambda name: name.removeprefix("config.")))
+    return found.unique(maintain_order=True)

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 @click.option(
     "--configs",
     metavar="SPEC",
-    help="all, sample:N (per problem), portfolio:FILE, for CK Tile kernels:FILE (names of kernels) or build:DIR (the "
-    "benchmarks of a build folder), or for gemm/triton what Inductor offers: inductor, inductor:exhaustive. [default: all]",
+    help="all, sample:N (per problem), portfolio:FILE (or a dataset), for CK Tile kernels:FILE (names of kernels) or "
+    "build:DIR (the benchmarks of a build folder), or for gemm/triton what Inductor offers: inductor, inductor:exhaustive. "
+    "[default: all]",
 )
 @click.option(
     "--vectors",

@@ -65,9 +65,9 @@ def _result(sweep: Sweep | SuiteSweep, summary: Summary) -> dict[str, Any]:
     default="all",
     show_default=True,
     metavar="SPEC",
-    help="all, sample:N (per problem, uniform over the valid ones), portfolio:FILE (.json, .parquet, .csv), for CK Tile "
-    "kernels:FILE (names of kernels) or build:DIR (the benchmarks of a build folder), or for gemm/triton what Inductor offers: "
-    "inductor, inductor:exhaustive.",
+    help="all, sample:N (per problem, uniform over the valid ones), portfolio:FILE (.json, .parquet, .csv, or a dataset), for "
+    "CK Tile kernels:FILE (names of kernels) or build:DIR (the benchmarks of a build folder), or for gemm/triton what Inductor "
+    "offers: inductor, inductor:exhaustive.",
 )
 @click.option(
     "--device",

@@ -1,0 +1,20 @@
+"""`kerncast.Selector`: the selector, which shows how far it is with the tiers that it builds and the C that it compiles."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from kerncast.api.showing import Wanted, shown
+from kerncast.models.model import Model
+from kerncast.selecting.selector import Selector as Base
+
+
+class Selector(Base):  # noqa: D101 as its base, which has the options
+    __doc__ = Base.__doc__
+    __signature__ = inspect.signature(Base)
+
+    def __init__(self, model: Model | str | Path, *, progress: Wanted = "auto", **options: Any) -> None:
+        with shown(progress) as show:
+            super().__init__(model, progress=show, **options)
