@@ -42,6 +42,7 @@ NEEDS: dict[str, Callable[[], bool]] = {
     "clang": _programs("clang"),
     "clang++": _programs("clang++"),
     "cmake": _programs("cmake"),
+    "qemu-user": _programs("qemu-x86_64"),
     "pkg-config": _programs("pkg-config"),
     "sources of locales": lambda: bool(shutil.which("localedef")) and Path("/usr/share/i18n/charmaps").exists(),
     "chromium": lambda: chromium() is not None,
