@@ -11,6 +11,7 @@ from tests.support.needs import NEVER_IN_CI, SECOND_STAGE, require
 
 from kerncast import cli
 from kerncast.compiling import build
+from kerncast.progress import Progress
 from kerncast.testing.repeats import soaking
 
 # The same examples in every run, however slow the machine is. `make soak` draws new ones.
@@ -65,8 +66,8 @@ if not soaking():
     # them is compared with Python by kerncast/testing/exporters.py.
     _build = build.build
 
-    def _quickly(compiler: build.Compiler, flags: tuple[str, ...], *rest: str) -> None:
-        _build(compiler, tuple(flag for flag in flags if flag not in ("-O1", "-O3")), *rest)
+    def _quickly(compiler: build.Compiler, flags: tuple[str, ...], *rest: str, **options: Progress) -> None:
+        _build(compiler, tuple(flag for flag in flags if flag not in ("-O1", "-O3")), *rest, **options)
 
     build.build = _quickly
 

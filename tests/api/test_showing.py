@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from kerncast.api import showing
-from kerncast.api.pace import Pace
+from kerncast.api.pace import Pace, left_in_words
 from kerncast.api.showing import Account, LineShow, NotebookShow, SparseShow, TerminalShow, shown
 from kerncast.progress import QUIET, Progress
 
@@ -117,20 +117,20 @@ def test_ipython_on_a_terminal_is_no_notebook(notebook, monkeypatch):
 def test_the_time_left_is_known_from_two_points_on_and_a_guess_says_so(clock):
     """About, until something is measured; about again when nothing moves; unknown when the guess was too short."""
     pace = Pace()
-    assert pace.left(100) == "unknown"
+    assert left_in_words(*pace.left(100)) == "unknown"
     pace.guessed = 60.0
     clock.now += 20
-    assert pace.left(100) == "about 0:00:40"
+    assert left_in_words(*pace.left(100)) == "about 0:00:40"
     pace.add(10)
-    assert pace.left(100) == "0:03:00"
+    assert left_in_words(*pace.left(100)) == "0:03:00"
     for _ in range(3):
         clock.now += 40
         pace.add(10)
-    assert pace.left(100) == "about 0:21:00"
+    assert left_in_words(*pace.left(100)) == "about 0:21:00"
     late = Pace()
     late.guessed = 5.0
     clock.now += 6
-    assert late.left(None) == "unknown"
+    assert left_in_words(*late.left(None)) == "unknown"
 
 
 def test_a_guess_holds_until_what_it_is_of_is_measured(clock):

@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import json
+import threading
+import time
 from threading import get_ident as current
 
 import httpx
@@ -12,6 +14,8 @@ import kerncast
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.models import trust
 from kerncast.models.model import Model
+from kerncast.models.tier import CHOOSING
+from kerncast.selecting.tiers.build import plain_tiers
 from kerncast.serving.answers import Answers
 from kerncast.serving.app import create_app
 from kerncast.serving.limits import Doorkeeper, Rate
@@ -330,6 +334,64 @@ def test_select_builds_no_tiers_unless_they_are_asked_for(explored, monkeypatch)
     assert chosen.json()["config"] == ranked.json()[0]["config"] == best.as_json()["config"]
 
 
+@pytest.mark.parametrize("ends", ["built", "failed", "closed"])
+def test_python_answers_while_tiers_are_built_and_the_server_says_how_long(explored, monkeypatch, caplog, ends):
+    """Two clients have it built once. If it fails, that is logged once and Python goes on; the end of the server ends it."""
+    caplog.set_level("INFO", "kerncast.serving")
+    monkeypatch.setenv("KERNCAST_SHIPPED", "")
+    go_on, begun = threading.Event(), []
+
+    def build(model, names, options, progress):
+        begun.append(model)
+        progress.stage("growing the tree")
+        progress.guess(3600.0)
+        while not go_on.wait(0.01):
+            progress.tick()
+        if ends == "failed":
+            raise BadFile("the disk is full")
+        return plain_tiers(model), CHOOSING
+
+    monkeypatch.setattr("kerncast.selecting.preparing.tiers_named", build)
+    sources = Sources.open(paths=[explored / "model"], compile=False)
+    service = Service(sources, Settings())
+    problem = {"M": 1024, "N": 768, "K": 2048, "dtype": "fp16", "layout": "rcr"}
+    wanted = Model.load(explored / "model").predict(problem).as_json()["config"]
+    body = json.dumps({"model": "model", "tier": "portfolio", "problem": problem}).encode()
+    question = json.dumps({"op": "gemm", "tier": "tree", **problem}).encode()
+
+    async def replies():
+        texts = await asyncio.gather(service.select(body), service.select(body), service.query(question))
+        return [json.loads(text) for text in (*texts, await service.list_models(), await service.health())]
+
+    *first, _, health = asyncio.run(replies())
+    assert {item["tier"] for item in first} <= {"full", "memo"}
+    assert all(item["config"] == wanted for item in first)
+    assert all("being built" in item["note"] for item in first)
+    while not (building := json.loads(asyncio.run(service.list_models()))[0]["building"])["seconds_left"]:
+        time.sleep(0.01)
+    assert (building["what"], health["building"]) == ("growing the tree", 1)
+    assert 3500 < building["seconds_left"] <= 3600
+    assert "building model: growing the tree, left about 1:00:00" in caplog.text
+    if ends == "closed":
+        service.close()
+        sources.builder._thread.join(60)
+        assert not sources.builder._thread.is_alive()
+        return
+    go_on.set()
+    sources.builder.wait(explored / "model")
+    after, _, asked_again, (listed,), health = asyncio.run(replies())
+    assert (listed["building"], health["building"], len(begun)) == (None, 0, 1)
+    if ends == "built":
+        assert after["tier"] == "portfolio"
+        assert "note" not in after
+        assert "note" not in asked_again
+    else:
+        assert "could not be built" in after["note"]
+        assert after["config"] == wanted
+        assert caplog.text.count("the disk is full") == 1
+    service.close()
+
+
 def test_select_by_op_asks_the_models_that_ship_as_query_does_and_checks_before_it_compiles(store, monkeypatch):
     """What the model saw one value of may be left out; a wrong problem does not wait for a compiler."""
     monkeypatch.delenv("KERNCAST_SHIPPED")
@@ -383,7 +445,9 @@ def test_a_model_that_is_not_trusted_is_never_compiled(store, exp_model, tmp_pat
     assert not sources.selector(name).is_compiled
     trust.trust(Model.load(sources.listed(name).entry.path))
     assert sources.refresh()
-    assert sources.selector(name)._binding is not None or not sources.compile
+    sources.selector(name)
+    sources.builder.wait(sources.listed(name).entry.path)
+    assert sources.selector(name).is_compiled
     (after,) = asked(create_app(sources), query(EXP))
     told = before.json()
     assert "not trained or trusted" in told.pop("note")

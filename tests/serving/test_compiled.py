@@ -7,7 +7,7 @@ import pytest
 from kerncast.compiling import build, loading
 from kerncast.models import trust
 from kerncast.models.model import Model
-from kerncast.serving.compiled import Compiled
+from kerncast.serving.compiled import Builder, Compiled
 
 DEADLINE = 120
 
@@ -25,7 +25,9 @@ def test_compiled_code_takes_over_with_the_same_answers(slim, monkeypatch, tmp_p
     """To the last bit, and refusals in the words of Python."""
     monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     ready = threading.Event()
-    ask = Compiled(1, changed=ready.set).asker(0)
+    builder = Builder()
+    builder.changed = lambda path: ready.set()
+    ask = Compiled(1, builder).asker(0)
     asked = problems(slim, (32, 320, 2016, 64_000))
     wanted = slim.predict(asked, device="wormhole_b0")
     assert ask(slim, asked, "wormhole_b0") == wanted
@@ -57,12 +59,12 @@ def test_python_goes_on_answering_where_compiled_code_must_not(slim, why, monkey
         compared.extend(item.asked)
 
     monkeypatch.setattr(Compiled, "_begin", begin)
-    compiled = Compiled(1, changed=pytest.fail)
+    compiled = Compiled(1, Builder())
     asked = problems(slim, (32, 320))
     first = compiled.asker(0)(slim, asked, "wormhole_b0")
     assert bool(begun) == (why != "not trusted")
     assert compared == (asked if begun else [])  # before a thread may look at them
     for item in begun:
-        compiled._make(item)
+        assert not compiled._make(item)
     assert compiled.asker(0)(slim, asked, "wormhole_b0") == first == slim.predict(asked, device="wormhole_b0")
     assert ("says something else" in caplog.text) == (why == "other answers")

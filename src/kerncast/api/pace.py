@@ -43,14 +43,19 @@ class Pace:
         (then, before), (now, after) = self.points[0], self.points[-1]
         return (after - before) / (now - then) if now > then else 0.0
 
-    def left(self, target: float | None) -> str:
-        """The time until `target`, with `about` if it is only a guess."""
+    def left(self, target: float | None) -> tuple[float | None, bool]:
+        """The seconds until `target`, None if nobody can say; and whether they follow from the recent rate, or are a guess."""
         now, (at, amount), rate = time.monotonic(), self.points[-1], self.rate()
         if target and amount >= target:
-            return clock(0)
+            return 0.0, True
         if target is not None and rate > 0:
-            return clock((target - amount) / rate - (now - at))
+            return max(0.0, (target - amount) / rate - (now - at)), True
         spent = now - self.began
         if target is not None and amount > 0 and spent > 0:  # no recent progress
-            return f"about {clock((target - amount) * spent / amount)}"
-        return f"about {clock(self.guessed - spent)}" if spent < self.guessed else "unknown"
+            return (target - amount) * spent / amount, False
+        return (self.guessed - spent, False) if spent < self.guessed else (None, False)
+
+
+def left_in_words(seconds: float | None, measured: bool) -> str:
+    """The time left, with `about` if it is only a guess."""
+    return "unknown" if seconds is None else clock(seconds) if measured else f"about {clock(seconds)}"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
-from kerncast.api.pace import LIVE_SECONDS, Pace, clock
+from kerncast.api.pace import LIVE_SECONDS, Pace, clock, left_in_words
 from kerncast.api.printing import echo
 from kerncast.progress import QUIET, Facts, Progress
 from kerncast.writing.terminal import assignments, duration, line
@@ -149,13 +149,17 @@ class Account(Progress):
 
     # -- how it is worded ----------------------------------------------------------------------------------
 
-    def remaining(self) -> str:
-        """The time that is left."""
+    def left(self) -> tuple[float | None, bool]:
+        """The seconds that are left, None if nobody can say; and whether they were measured."""
         if self.counting:
             return self.pace.left(self.total)
         if 0 < self.pace.points[-1][1] < FEWEST_DONE:
-            return "unknown"
+            return None, False
         return self.pace.left(1.0 if self.of > 1 or (self.steps and self.steps[2]) else None)
+
+    def remaining(self) -> str:
+        """The time that is left."""
+        return left_in_words(*self.left())
 
     def disturbed(self) -> float:
         """The share of samples that were taken while the machine was disturbed."""

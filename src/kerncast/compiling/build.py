@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import signal
 import subprocess
 import time
 from functools import cache
@@ -51,7 +53,9 @@ def folder_for(*identity: str) -> Path:
     return private_cache("select") / digest
 
 
-def compiled(identity: str, source: str, header: str, *, flags: tuple[str, ...] = FLAGS) -> Path | None:
+def compiled(
+    identity: str, source: str, header: str, *, flags: tuple[str, ...] = FLAGS, progress: Progress = QUIET
+) -> Path | None:
     """The shared object of an artefact; None if there is no compiler. At worst two processes both build it."""
     compiler = find_compiler()
     if compiler is None:
@@ -59,7 +63,7 @@ def compiled(identity: str, source: str, header: str, *, flags: tuple[str, ...] 
     folder = folder_for("artefact", identity, compiler.path, compiler.version, *flags, instruction_set())
     made = folder / "artefact.so"
     if not is_intact(made):
-        build(compiler, flags, source, header, made)
+        build(compiler, flags, source, header, made, progress=progress)
     return made
 
 
@@ -105,7 +109,8 @@ def build(
 def _run(command: list[str], progress: Progress) -> str | None:
     """Run the compiler; what it says if it fails. An error of `progress` ends it: whoever waited has no use for it."""
     deadline = time.monotonic() + COMPILE_SECONDS
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
+    # In a group of its own, for a compiler is several processes.
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, process_group=0) as running:
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -115,5 +120,6 @@ def _run(command: list[str], progress: Progress) -> str | None:
                 if time.monotonic() > deadline:
                     raise subprocess.TimeoutExpired(command, COMPILE_SECONDS)
         except BaseException:
-            running.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
             raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from kerncast.compiling.binding import Binding
 from kerncast.compiling.build import FLAGS, compiled, kept
 from kerncast.compiling.c99 import c_source
@@ -10,6 +12,9 @@ from kerncast.compiling.lower import Artefact
 from kerncast.errors import KerncastError
 from kerncast.models import trust
 from kerncast.progress import QUIET, Progress
+
+# gcc 12 at -O3 on a Xeon at 2.8 GHz took 2.75 s for 2.2 MB and 2.98 s for 2.7 MB.
+SECONDS_PER_BYTE = 1.2e-6
 
 
 class NotTrusted(KerncastError):
@@ -27,6 +32,12 @@ def load(artefact: Artefact, identity: str, *, flags: tuple[str, ...] = FLAGS, p
         raise NotTrusted(refused)
     made = kept(identity, flags)
     if made is None:
-        progress.stage("compiling")
-        made = compiled(identity, c_source(artefact, "kerncast"), c_header(artefact, "kerncast"), flags=flags)
+        if flags == FLAGS:  # else it is a part of another stage
+            progress.stage("compiling")
+        began, worked = time.monotonic(), time.thread_time()
+        source = c_source(artefact, "kerncast")
+        if flags == FLAGS:  # on a busy machine the compiler waits as this thread did
+            busy = (time.monotonic() - began) / max(1e-3, time.thread_time() - worked)
+            progress.guess(len(source) * SECONDS_PER_BYTE * max(1.0, busy))
+        made = compiled(identity, source, c_header(artefact, "kerncast"), flags=flags, progress=progress)
     return None if made is None else Binding(made, model.family, schema_number(artefact))

@@ -166,6 +166,10 @@ class Query:
             self._selectors[path] = self._make(path)
         return self._selectors[path]
 
+    def forget(self, path: Path) -> None:
+        """Make the selector of a model anew when it is asked for."""
+        self._selectors.pop(path, None)
+
     def _ready(self, asked: Asked) -> ReadyReader:
         """What reads and answers requests without a model of the store, made once."""
         if asked not in self._prepared:
@@ -183,12 +187,11 @@ class Query:
             return selector.query(data)
         if path not in self._readers:
             self._readers[path] = RequestReader(selector.model.family, identity_of(selector.model))
-        tiers = [tier for tier in selector.artefact.include if tier != "tree" or selector.tiers.tree is not None]
 
         def select(values: dict[str, Any], tier: str | None) -> Answer:
             return selector.select(selector.problem(values), tier)  # the memo is asked first, as in C
 
-        return answer_json(self._readers[path], select, data, tiers)
+        return answer_json(self._readers[path], select, data, selector.answering)
 
     def _whole(self, found: Found, data: bytes, listed: bool, count: int) -> bytes:
         """Hand the whole text to one model, so that positions in its reply are positions in the text."""

@@ -220,6 +220,11 @@ class Selector:
             return tier
         return Tier.PORTFOLIO if Tier.PORTFOLIO in self.artefact.include else Tier.FULL
 
+    @property
+    def answering(self) -> tuple[Tier, ...]:
+        """The tiers that a JSON request may name."""
+        return tuple(Tier(tier) for tier in self.artefact.include if tier != Tier.TREE or self.tiers.tree is not None)
+
     def _noted(self, answer: Answer) -> Answer:
         """The answer, which says why the model is not compiled if the user can change that."""
         return replace(answer, note=self.note) if self.note else answer
@@ -398,9 +403,8 @@ class Selector:
             return self._binding.query(text)
         from kerncast.compiling.json_request import RequestReader, answer_json
 
-        tiers = [tier for tier in self.artefact.include if tier != "tree" or self.tiers.tree is not None]
         reader = RequestReader(self.model.family, identity_of(self.model))
-        return answer_json(reader, lambda values, tier: self.select(self.problem(values), tier), text, tiers)
+        return answer_json(reader, lambda values, tier: self.select(self.problem(values), tier), text, self.answering)
 
 
 def _question(values: Mapping[str, Any]) -> Hashable:

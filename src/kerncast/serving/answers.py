@@ -91,9 +91,11 @@ class Answers:
         self.version = sources.version
         self._quick = self._asker(compiled.asker(0), self._quick_selector)
         self._slow = SimpleQueue[Query]()
-        for number in range(1, ASKERS):
-            self._slow.put(self._asker(compiled.asker(number), self._own_selector))
-        self._preparing = False
+        slow = [self._asker(compiled.asker(number), self._own_selector) for number in range(1, ASKERS)]
+        for query in slow:
+            self._slow.put(query)
+        self._all = [self._quick, *slow]
+        self._preparing = self._warming = False
         self._quick_turn = threading.Lock()
         self._examples: dict[Address, bytes] = {}
         """The quick kinds of questions."""
@@ -117,7 +119,12 @@ class Answers:
     def _own_selector(self, path: Path) -> Selector:
         """One more selector of a model: the same numbers, a context of its own, so that nobody waits for a turn."""
         other = self._sources.selector_at(path)
-        return Selector(other.model, tiers=other.tiers, tier=other.tier, compile=self._sources.compile)
+        if self._warming:  # those that answered before go on until then
+            self._sources.builder.wait(path)
+            other = self._sources.selector_at(path)
+        if not other.is_compiled:
+            return other
+        return Selector(other.model, tiers=other.tiers, tier=other.tier)
 
     async def answer(self, data: bytes) -> bytes:
         """The reply to a question or to a list of questions."""
@@ -138,14 +145,15 @@ class Answers:
         quick = self._if_quick(data, address)
         if quick is not None:
             return quick
-        if data in self._kept:
-            self._kept.move_to_end(data)
-            return self._kept[data]
+        kept = self._kept  # when a model answers otherwise, there are new ones
+        if data in kept:
+            kept.move_to_end(data)
+            return kept[data]
         reply = await self._jobs.run(lambda: self._first(address, data))
         if len(data) + len(reply) <= LONGEST_KEPT and b'"status":"ok"' in reply:
-            self._kept[data] = reply
-            if len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
+            kept[data] = reply
+            if len(kept) > MOST_KEPT:
+                kept.popitem(last=False)
         return reply
 
     def _if_quick(self, data: bytes, *addresses: Address) -> bytes | None:
@@ -174,8 +182,11 @@ class Answers:
             self.prepare(address, data)
         return reply
 
-    def forgive(self) -> None:
-        """Look again which kinds of questions are quick: some model answers faster than before."""
+    def forgive(self, path: Path) -> None:
+        """A model answers otherwise than before: ask it anew, and look again which kinds of questions are quick."""
+        for query in self._all:
+            query.forget(path)
+        self._kept = OrderedDict()
         self._never.clear()
 
     def _give_up(self, address: Address) -> None:
@@ -218,8 +229,10 @@ class Answers:
 
     def warmed(self, before: Answers) -> Answers:
         """Ready for the kinds of questions that were quick before a change."""
+        self._warming = True
         for address, data in list(before._examples.items()):
             self.prepare(address, data)
+        self._warming = False
         return self
 
     def _list(self, data: bytes) -> bytes:

@@ -24,6 +24,13 @@ _QUESTIONS = {"gemm": _GEMM, "list": [_GEMM, {**_GEMM, "M": 4096}]}
 _STEPS = {"llama": {"config": _DECODER, "device": "h100", "context": 4096, "batch": 8}}
 
 
+class Building(msgspec.Struct):
+    """What is being built while Python answers."""
+
+    what: str
+    seconds_left: float | None
+
+
 class ModelInfo(msgspec.Struct):
     """A model that may answer."""
 
@@ -42,6 +49,7 @@ class ModelInfo(msgspec.Struct):
     r2: float | None
     mape: float | None
     efficiency: float | None
+    building: Building | None
 
 
 class Health(msgspec.Struct):
@@ -50,6 +58,8 @@ class Health(msgspec.Struct):
     status: str
     version: str
     models: int
+    building: int
+    """How many models are being built, or wait for it."""
 
 
 def openapi(settings: Settings) -> dict[str, Any]:

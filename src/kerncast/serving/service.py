@@ -40,7 +40,8 @@ class Service:
         """Choices and estimates have threads of their own: a question does not wait for tiers that are built."""
         self._said = ""
         self.names = Names(sources)
-        self.compiled = Compiled(ASKERS, compile=sources.compile, changed=lambda: self.answers.forgive())
+        self.compiled = Compiled(ASKERS, sources.builder, compile=sources.compile)
+        sources.builder.changed = lambda path: self.answers.forgive(path)
         self.answers = self._made()
 
     def _made(self) -> Answers:
@@ -48,6 +49,7 @@ class Service:
 
     def close(self) -> None:
         """End the threads."""
+        self.sources.builder.close()
         for jobs in (self.jobs, self.longer_jobs):
             jobs.close()
 
@@ -91,11 +93,19 @@ class Service:
 
     async def list_models(self) -> bytes:
         """`GET /v1/models`."""
-        return _encoded([item.as_json() for item in self.sources.models()])
+        builder = self.sources.builder
+        return _encoded([{**item.as_json(), "building": builder.building(item.entry.path)} for item in self.sources.models()])
 
     async def health(self) -> bytes:
         """`GET /healthz`."""
-        return _encoded({"status": "ok", "version": __version__, "models": len(self.sources.models())})
+        return _encoded(
+            {
+                "status": "ok",
+                "version": __version__,
+                "models": len(self.sources.models()),
+                "building": len(self.sources.builder),
+            }
+        )
 
     async def describe(self) -> bytes:
         """`GET /openapi.json`."""

@@ -11,29 +11,39 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from kerncast.api.open import open as open_path
+from kerncast.backends.cpu.build import find_compiler
 from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.data.dataset import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound, quoted
 from kerncast.models import trust
+from kerncast.models.answer import Answer
 from kerncast.models.manifest import MANIFEST as MODEL
 from kerncast.models.model import Model
+from kerncast.models.tier import CHOOSING, Tier
+from kerncast.op import Problem
 from kerncast.progress import QUIET, Progress
 from kerncast.querying.finding import Address, Find, Found, Several, among, asking_for, in_store
 from kerncast.querying.predicting import Ask
 from kerncast.querying.query import selector_of
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
+from kerncast.serving.compiled import Builder
 from kerncast.store.shipped import folder as shipped_folder
 from kerncast.store.shipped import shipped_entries
 from kerncast.store.store import ENTRY, Entry, Store, entry_of
 
 Origin = Literal["path", "store", "shipped"]
+SelectorKey = tuple[Path, str | None, bool]
+"""The path, for a model of several devices the one that is chosen for, and whether there are quick tiers."""
+# What answers say until the quick tiers of their model are built, and if that fails.
+BUILDING = "tree and portfolio are being built: until then Python scores every config"
+FAILED = "tree and portfolio could not be built, which the server's log explains: Python scores every config"
 Stamp = tuple[str, int, int, int]
 """A file as it was: its path, time of change, size and inode."""
 
@@ -64,10 +74,39 @@ class Contents:
     stamps: frozenset[Stamp]
     trusted: Stamp | None
     loaded: dict[Path, Model] = field(default_factory=dict)
-    selectors: dict[tuple[Path, str | None, bool], Selector] = field(default_factory=dict)
-    """By path, for a model of several devices the one that is chosen for, and whether there are quick tiers."""
+    selectors: dict[SelectorKey, Selector] = field(default_factory=dict)
+    """What answers now."""
     turns: dict[Path, threading.RLock] = field(default_factory=dict)
     """While one model is loaded, which may take long, others may be, too."""
+
+
+class Meanwhile(Selector):
+    """Answers in Python until the selector that was asked for is built: of whatever tier, the model scores every config."""
+
+    def __init__(self, model: Model, note: str) -> None:
+        super().__init__(model, tiers=plain_tiers(model), tier=Tier.FULL, compile=False)
+        self.note = note
+        self.built: Selector | None = None
+        """Answers the rest of a long list as soon as it is there."""
+
+    def give_up(self, note: str) -> None:
+        """Building failed: answers say so from now on."""
+        self.note = note
+        self._forget()
+
+    def _there(self, given: Tier | str) -> Tier:
+        self._included(given)
+        return Tier.FULL
+
+    @property
+    def answering(self) -> tuple[Tier, ...]:
+        return CHOOSING
+
+    def _ask(self, problem: Problem, tier: Tier) -> Answer:
+        return super()._ask(problem, tier) if self.built is None else self.built.select(problem)
+
+    def rank(self, problem: Problem | Mapping[str, Any], k: int = 10, tier: Tier | str | None = None) -> list[Answer]:
+        return super().rank(problem, k, tier) if self.built is None else self.built.rank(problem, k, tier)
 
 
 class Sources:
@@ -76,6 +115,7 @@ class Sources:
     def __init__(self, store: Store | None, paths: Sequence[Path] = (), *, compile: bool = True, progress: Progress = QUIET):
         """Without a `store`, nothing but the given paths and the models that ship is there."""
         self.store, self.paths, self.compile, self.progress = store, tuple(paths), compile, progress
+        self.builder = Builder()
         self.version = 0
         """Counts how often the contents have changed."""
         self._refreshing = threading.Lock()
@@ -138,16 +178,13 @@ class Sources:
         return contents.loaded[path]
 
     def selector(self, name: str, device: str | None = None) -> Selector:
-        """The selector of a model by its id; the first one takes seconds, because it is compiled (if it is trusted).
-
-        A model of several devices chooses for one of them: name it.
-        """
+        """What answers now for a model by its id. A model of several devices chooses for one of them: name it."""
         return self.selector_at(self.listed(name).entry.path, device)
 
     def selector_at(self, path: Path, device: str | None = None, *, quick: bool = True) -> Selector:
-        """The selector of the model at a path that is one of the listed ones.
+        """What answers now for the model at a path that is one of the listed ones: until it is built, a `Meanwhile`.
 
-        Without its `quick` tiers, which may take minutes to build, it has `full` alone: the model scores every config.
+        Without its `quick` tiers, which may take a minute to build, it has `full` alone: the model scores every config.
         """
         contents, model = self._contents, self.model_at(path)
         bound = model if device is None else model.on(device)
@@ -155,13 +192,36 @@ class Sources:
         if key not in contents.selectors:
             with contents.turns.setdefault(path, threading.RLock()):
                 if key not in contents.selectors:
-                    contents.selectors[key] = self._selector(bound, quick)
+                    contents.selectors[key] = self._first_selector(contents, key, bound)
         return contents.selectors[key]
 
-    def _selector(self, model: Model, quick: bool) -> Selector:
+    def _first_selector(self, contents: Contents, key: SelectorKey, model: Model) -> Selector:
+        path, device, quick = key
+        builds = quick and not model.slim and bool(model.family.config.parameters)
+        if not builds and (not self.compile or find_compiler() is None or trust.refusal(model) is not None):
+            return self._selector(model, quick, QUIET)  # at once: there is nothing to wait for
+        meanwhile = Meanwhile(model, BUILDING if builds else "")
+
+        def make(progress: Progress) -> bool:
+            try:
+                meanwhile.built = self._selector(model, quick, progress)
+            except Exception:
+                meanwhile.give_up(FAILED if builds else "")
+                raise
+            with self._refreshing:  # the files may have changed meanwhile, and this model may not
+                for each in (contents, self._contents):
+                    if each.selectors.get(key) is meanwhile:
+                        each.selectors[key] = meanwhile.built
+            return True
+
+        name = next((item.id for item in contents.models.values() if item.entry.path == path), path.name)
+        self.builder.put(path, name if device is None else f"{name} on {device}", make)
+        return meanwhile
+
+    def _selector(self, model: Model, quick: bool, progress: Progress) -> Selector:
         if quick:
-            return selector_of(model, compile=self.compile, progress=self.progress)
-        return Selector(model, tiers=plain_tiers(model), tier="full", compile=self.compile, progress=self.progress)
+            return selector_of(model, compile=self.compile, progress=progress)
+        return Selector(model, tiers=plain_tiers(model), tier="full", compile=self.compile, progress=progress)
 
     def dataset(self, name: str) -> Dataset:
         """A dataset by its name; rows that a running collection has added since are in it."""

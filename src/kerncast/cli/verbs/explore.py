@@ -34,7 +34,6 @@ def command(paths: tuple[Path, ...], port: int, no_browser: bool, as_json: bool)
     kerncast explore model
     kerncast explore mine model --no-browser --port 8400
     """
-    from kerncast.cli.asking import steps
     from kerncast.cli.signals import polite_signals
     from kerncast.serving.exploring import explore
 
@@ -44,5 +43,5 @@ def command(paths: tuple[Path, ...], port: int, no_browser: bool, as_json: bool)
         else:
             echo(f"look at {url} (Ctrl-C ends it)")
 
-    with steps() as progress, polite_signals() as stop:
-        explore(paths, port=port, browser=not no_browser, progress=progress, stop=stop, ready=ready)
+    with polite_signals() as stop:
+        explore(paths, port=port, browser=not no_browser, progress=True, stop=stop, ready=ready)

@@ -50,7 +50,6 @@ def command(store: Path | None, as_json: bool, no_compile: bool, **options: Any)
     """
     import json
 
-    from kerncast.cli.asking import steps
     from kerncast.cli.signals import polite_signals
     from kerncast.serving.server import serve
 
@@ -61,5 +60,5 @@ def command(store: Path | None, as_json: bool, no_compile: bool, **options: Any)
         else:
             echo(f"serving {models:,} models at {url} (Ctrl-C ends it)")
 
-    with steps() as progress, polite_signals() as stop:
-        serve(store, compile=not no_compile, progress=progress, stop=stop, ready=ready, **options)
+    with polite_signals() as stop:
+        serve(store, compile=not no_compile, progress=True, stop=stop, ready=ready, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from kerncast.progress import QUIET, Progress
 from kerncast.selecting.tiers.distill import COMPARED, WORST_LOSS_ALONE, Ground, distill, distill_from
 from kerncast.selecting.tiers.portfolio import covered, model_portfolio, shortlist
 from kerncast.selecting.tiers.problem_sampling import draw_problems
-from kerncast.selecting.tiers.small_forest import TREES, compact_forest, forest_scores
+from kerncast.selecting.tiers.small_forest import MOST_ROWS, TREES, compact_forest, forest_scores
 
 LOSS, MOST = 0.002, 64
 # A model with fewer trees than this many times those of a small forest is quick enough itself.
@@ -45,6 +46,10 @@ WORTH_IMITATING = 2
 SAMPLES_PER_CONFIG, FEWEST_SAMPLES, MOST_SAMPLES = 200, 2_000, 12_000
 # How many of them the portfolio must have configs for, by the rules.
 COVERED = 200
+# The stages of a build, and CPU seconds of the compiling after it.
+CHOOSING_IT, ASKING = "choosing the portfolio", "asking the model about problems like those it was trained on"
+TEACHING, GROWING = "teaching the small forest", "growing the tree"
+COMPILING_SECONDS = 4.5
 # Problems like the measured ones that say which candidates a model prefers; each costs a millisecond.
 LIKE_MEASURED = 400
 
@@ -160,17 +165,21 @@ def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIE
     """Choose the portfolio, ask the model about many problems, and teach the small forest and the tree."""
     if not model.family.config.parameters:  # nothing to choose
         return Tiers((0,))
-    progress.stage("choosing the portfolio")
+    forecast = _Forecast(progress)
+    forecast.begin(CHOOSING_IT)
     portfolio, reach, expectation = model_portfolio(model, options.loss, options.most), reach_of(model), expectation_of(model)
     samples = options.samples_for(portfolio)
     measured, drawn = _measured_and_drawn(model, samples, options.seed)
     portfolio = covered(model, portfolio, drawn[:COVERED], options.most)
     if len(portfolio) < 2 and not options.alone:
         return Tiers(portfolio, reach=reach, expectation=expectation)
-    progress.stage("asking the model about problems like those it was trained on")
-    score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), ["portfolio"]))
+    teaches = not options.alone and isinstance(model.learner, Gbdt)
+    teaches = teaches and sum(model.learner.size().values()) > WORTH_IMITATING * TREES
+    forecast.expect((measured.height + drawn.height) * len(portfolio), teaches)
+    forecast.begin(ASKING)
+    score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), ["portfolio"]), progress)
     if options.alone:
-        progress.stage("growing the tree")
+        forecast.begin(GROWING)
         ground, worst = Ground.of(model), WORST_LOSS_ALONE
         found = distill_from(
             ground, portfolio, score, seed=options.seed, samples=samples, worst_loss=worst, allowed=score.allowed
@@ -180,8 +189,8 @@ def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIE
     problems = pl.concat([measured, drawn])
     scores = score(problems)
     forest, compare = None, None
-    if isinstance(model.learner, Gbdt) and sum(model.learner.size().values()) > WORTH_IMITATING * TREES:
-        progress.stage("teaching the small forest")
+    if teaches:
+        forecast.begin(TEACHING)
         names = [f"config.{name}" for name in model.family.config.parameters]
         configs = model.candidates.select(names)[list(portfolio)]
         features = model.manifest.features.names
@@ -192,19 +201,46 @@ def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIE
         forest = compact_forest(describe, features, configs, problems, scores, options.seed)
         if forest is not None:
             compare = forest_scores([forest[:COMPARING_FIRST], forest[:COMPARING]], describe, configs)
-    progress.stage("growing the tree")
+    forecast.begin(GROWING)
     tree = distill(model, portfolio, score, seed=options.seed, samples=samples, compare=compare)
     return Tiers(portfolio, tree, forest, reach, expectation)
+
+
+class _Forecast:
+    """About how long a build still takes, with the compiling that mostly follows it.
+
+    It starts from what the stages took with 4,608 candidates, 12,000 problems and a portfolio of 64 (CPU seconds of a Xeon at
+    2.8 GHz), and is corrected by how long the stages took here that are done.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._began = progress, time.monotonic()
+        self._seconds = {CHOOSING_IT: 1.1}
+
+    def expect(self, pairs: int, teaches: bool) -> None:
+        """So many pairs of a problem and a config are scored, and a small forest is taught by them."""
+        self._seconds |= {
+            ASKING: 1.5 + 2.2e-6 * pairs, TEACHING: 0.5 + 22e-6 * min(pairs, MOST_ROWS) if teaches else 0.0,
+            GROWING: 0.3 + 2.4e-6 * pairs, "compiling": COMPILING_SECONDS,
+        }  # fmt: skip
+
+    def begin(self, stage: str) -> None:
+        """The next stage."""
+        self._progress.stage(stage)
+        seconds, place = list(self._seconds.values()), list(self._seconds).index(stage)
+        if place:
+            pace = (time.monotonic() - self._began) / sum(seconds[:place])
+            self._progress.guess(pace * sum(seconds[place:]))
 
 
 class PortfolioScores:
     """The model's scores of the portfolio for a frame of problems, compiled if it may be."""
 
-    def __init__(self, artefact: Artefact) -> None:
+    def __init__(self, artefact: Artefact, progress: Progress = QUIET) -> None:
         self._artefact, self._size = artefact, len(artefact.tiers.portfolio)
         identity = f"scores {artefact.model.manifest.checksum} {artefact.tiers.portfolio}"
         try:
-            self._binding = load(artefact, identity, flags=BRIEF)
+            self._binding = load(artefact, identity, flags=BRIEF, progress=progress)
         except (CannotCompile, CannotWrite, NotInC, NotTrusted):  # fall back to Python, which is slower
             self._binding = None
         self._interpreter = Interpreter(artefact)
