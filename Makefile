@@ -77,7 +77,7 @@ soak: $(VENV)/.dev
 	$(BIN)/python benchmarks/load.py --whole
 
 # All of them, whatever the ones before did; it fails if one is short of a target.
-BENCHMARKS := inductor a100_mm matmul_heuristics a100_mixed_mm train_cost tiers_loss off_grid trust_runs kernel_tuner_search h100_gemm unseen_device llm_ops ttnn reshard_lines label_shift quickstart conv_cpu gemm_cpu dispatch collect limits chaos damage crash_points ready select_latency export_size blob query core sweep reshard_sweep import_gemm import_tables coverage passing_kernels wide_products served_models serve ray_scaling ray_chaos fleet_simulation load
+BENCHMARKS := first_hour inductor a100_mm matmul_heuristics a100_mixed_mm train_cost tiers_loss off_grid trust_runs kernel_tuner_search h100_gemm unseen_device llm_ops ttnn reshard_lines label_shift quickstart conv_cpu gemm_cpu dispatch collect limits chaos damage crash_points ready select_latency export_size blob query core sweep reshard_sweep import_gemm import_tables coverage passing_kernels wide_products served_models serve ray_scaling ray_chaos fleet_simulation load
 bench: $(VENV)/.dev
 	@short=; for name in $(BENCHMARKS); do \
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || short="$$short $$name"; \
