@@ -41,9 +41,9 @@ ERRORS = ("BadFile", "CannotWrite", "InvalidValue", "KerncastError", "NotFound")
 _HOMES = {
     "Dataset": "kerncast.data.dataset",
     "Dispatcher": "kerncast.selecting.dispatch",
-    "Model": "kerncast.models.model",
+    "Model": "kerncast.api.open",
     "Selector": "kerncast.api.selector",
-    "Store": "kerncast.store.store",
+    "Store": "kerncast.api.open",
     "adapt": "kerncast.api.adapt",
     "collect": "kerncast.api.collect",
     "compare": "kerncast.api.compare",

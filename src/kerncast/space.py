@@ -219,12 +219,14 @@ class Space:
 
     def validate(self, values: Mapping[str, Any], bindings: Bindings | None = None) -> list[Violation]:
         """Every broken rule at once; constraints whose other symbols are not bound are left for later."""
+        return self._broken(values, self.fill(values), bindings)
+
+    def _broken(self, values: Mapping[str, Any], point: Point, bindings: Bindings | None) -> list[Violation]:
         broken = [
             Violation(name, str(NotFound.named(f"parameter of {self.owner}", name, self.parameters)))
             for name in values
             if name not in self.parameters
         ]
-        point = self.fill(values)
         for name, parameter in self.parameters.items():
             value = point[name]
             if not self._applies(name, point):
@@ -256,10 +258,11 @@ class Space:
 
     def check(self, values: Mapping[str, Any], bindings: Bindings | None = None) -> Point:
         """The filled point, or an InvalidValue that names every broken rule."""
-        broken = self.validate(values, bindings)
+        point = self.fill(values)
+        broken = self._broken(values, point, bindings)
         if broken:
             raise InvalidValue("; ".join(map(str, broken)))
-        return self.fill(values)
+        return point
 
     # -- many points -------------------------------------------------------------------------------
 

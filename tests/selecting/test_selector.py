@@ -8,15 +8,18 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from kerncast.backends.contract import CannotCompile
 from kerncast.compiling.lower import lower
 from kerncast.data.dataset import Dataset
-from kerncast.errors import InvalidValue
+from kerncast.errors import InvalidValue, KerncastError
 from kerncast.exporting.sizes import tier_bytes
 from kerncast.families.gemm_library import gemm_library
 from kerncast.learners.lightgbm_text import read_trees
+from kerncast.models import predicting
 from kerncast.models.answer import Tier
+from kerncast.models.candidates import Candidates
 from kerncast.models.model import Model
 from kerncast.models.statuses import Answered
 from kerncast.op import Problem
@@ -155,14 +158,102 @@ def test_where_nothing_can_be_compiled_or_kept_lightgbm_answers(model, tiers, mo
     assert tiers_of(model, TierOptions(samples=50)).portfolio
 
 
-def test_many_problems_come_as_a_list_or_a_frame(selector):
-    """Answers in order, refusals in their places."""
+@pytest.mark.parametrize("compile", [True, False])
+@pytest.mark.parametrize("tier", ["tree", "portfolio", "full"])
+def test_a_frame_of_problems_comes_back_with_the_answers_of_single_problems(model, tiers, compile, tier):
+    """Config, numbers, tier, status and reason, refusals in their places; other columns stay; a list gives a list."""
+    selector = Selector(model, tiers=tiers, compile=compile)
+    shapes = [SHAPE, {**SHAPE, "M": 10**6}, {**SHAPE, "N": 384}, {**SHAPE, "dtype": "bf16"}]
+    listed = selector.select_many(shapes, tier)
+    assert [answer.status for answer in listed] == ["ok", "out_of_range", "ok", "out_of_range"]
+    asked = pl.DataFrame(shapes).rename({name: f"problem.{name}" for name in SHAPE}).with_columns(mine=pl.lit("kept"))
+    found = selector.select_many(asked, tier)
+    for row, answer in zip(found.iter_rows(named=True), listed, strict=True):
+        assert row["mine"] == "kept"
+        assert all(row[f"config.{name}"] == (answer.config or {}).get(name) for name in model.family.config.parameters)
+        assert [row[name] for name in ("time_ns", "lower_ns", "upper_ns", "efficiency", "status", "reason")] == [
+            answer.time_ns, answer.lower_ns, answer.upper_ns, answer.efficiency, answer.status, answer.reason or None,
+        ]  # fmt: skip
+        assert row["tier"] in (answer.tier, "memo")
+    assert selector.select_many(asked.head(0), tier).columns == found.columns
+    assert [len(ranking) for ranking in selector.rank_many(shapes[:3], 2, "portfolio")] == [2, 1, 2]
+
+
+def test_pins_and_denials_hold_in_a_frame_as_in_a_list(model, tiers):
+    """A pinned problem has its config and the reason of one that is not applied."""
+    selector = Selector(model, tiers=tiers, overrides={"pin": [{"problem": SHAPE, "candidate": 1}], "deny": [0]})
+    shapes = [SHAPE, {**SHAPE, "N": 384}]
+    found = selector.select_many(pl.DataFrame(shapes), "full")
+    for row, answer in zip(found.iter_rows(named=True), selector.select_many(shapes, "full"), strict=True):
+        assert (row["config.kind"], row["time_ns"], row["reason"] or "") == (
+            answer.config["kind"],
+            answer.time_ns,
+            answer.reason,
+        )
+
+
+@pytest.mark.needs("a C compiler")
+def test_many_problems_are_predicted_in_compiled_code_with_the_same_answers(model, monkeypatch):
+    """To the last bit, in a list and in a frame, refusals included."""
+    shapes = [{**SHAPE, "M": size} for size in (16, 1000, 10**6, 4000)] + [{**SHAPE, "dtype": "bf16"}]
+    interpreted, listed = Model.load(model.path).predict(pl.DataFrame(shapes)), Model.load(model.path).predict(shapes)
+    monkeypatch.setattr(predicting, "WORTH_COMPILING", 1)
+    monkeypatch.setattr(Candidates, "scores_of_many", None)
+    again = Model.load(model.path)
+    assert_frame_equal(again.predict(pl.DataFrame(shapes)), interpreted, check_exact=True)
+    assert again.predict(shapes) == listed
+
+
+@pytest.mark.parametrize(
+    ("column", "rule"),
+    [
+        (pl.Series("M", [8, 0, 16]), "row 2: problem.M must be a whole number from 1 to .*, got 0 \\(1 such rows\\)"),
+        (pl.Series("M", [8.0, 16.0, 2.5]), "row 3: problem.M must be a whole number, got 2.5"),
+        (pl.Series("M", [8, None, 16]), "row 2: problem.M must be a whole number from 1 to .*, got None"),
+        (pl.Series("M", [8.0, float("nan"), 16.0]), "row 2: problem.M must be a whole number from 1 to .*, got None"),
+        (pl.Series("M", ["8", "many", "16"]), "row 2: problem.M must be a whole number, got 'many'"),
+        (pl.Series("dtype", ["fp16", "fp16", "float16"]), "row 3: problem.dtype must be .*did you mean 'fp16'"),
+        (pl.Series("problem.Q", [1, 2, 3]), "unknown problem parameter of gemm/triton 'Q'"),
+        (pl.Series("m", [1, 2, 3]), "the column 'm' is not a parameter of gemm/triton: did you mean 'M'"),
+    ],
+)
+def test_a_bad_row_of_a_frame_is_named(selector, column, rule):
+    """The first one, by its place, the rule and the value; a column in another case is refused as in `Model.predict`."""
+    frame = pl.DataFrame([SHAPE] * 3)
+    frame = (frame.drop("M") if column.name == "m" else frame).with_columns(column)
+    for ask in (selector.select_many, selector.model.predict):
+        with pytest.raises(KerncastError, match=rule):
+            ask(frame)
+
+
+def test_whole_floats_and_categories_of_a_frame_are_problems(selector):
+    """8.0 is 8, any kind of text is a label, an empty cell is a default; the order of columns does not matter."""
+    plain = pl.DataFrame([SHAPE, {**SHAPE, "N": 384}])
+    other = plain.with_columns(pl.col("M").cast(pl.Float64), pl.col("N").cast(pl.UInt16), pl.col("dtype").cast(pl.Categorical))
+    other = other.with_columns(batch=pl.lit(None)).select(reversed([*SHAPE, "batch"]))
+    assert_frame_equal(
+        selector.select_many(other, "full").drop([*SHAPE, "batch", "tier"]),
+        selector.select_many(plain, "full").drop([*SHAPE, "tier"]),
+    )
+
+
+def test_a_frame_of_pandas_gives_a_frame_of_pandas(selector):
+    """With its own index and its own columns; NA and NaN are empty cells; answers are those of polars' frame."""
+    pandas = pytest.importorskip("pandas")
     shapes = [SHAPE, {**SHAPE, "M": 10**6}, {**SHAPE, "N": 384}]
-    listed = selector.select_many(shapes)
-    assert [answer.status for answer in listed] == ["ok", "out_of_range", "ok"]
-    frame = pl.DataFrame(shapes).rename({name: f"problem.{name}" for name in SHAPE})
-    assert [answer.config for answer in selector.select_many(frame)] == [answer.config for answer in listed]
-    assert [len(ranking) for ranking in selector.rank_many(shapes, 2, "portfolio")] == [2, 1, 2]
+    given = pandas.DataFrame(shapes, index=[7, 5, 7]).astype({"M": "float64", "dtype": "category", "N": "Int64"})
+    given["batch"], given["mine"] = pandas.array([1, None, 1], dtype="Int64"), [1, "two", None]
+    for ask in (selector.select_many, selector.model.predict):
+        found, wanted = ask(given), ask(pl.DataFrame(shapes))
+        assert found.index.tolist() == [7, 5, 7]
+        assert found["mine"].tolist()[:2] == [1, "two"]
+        assert found["status"].tolist() == wanted["status"].to_list() == ["ok", "out_of_range", "ok"]
+        assert found["time_ns"].isna().tolist() == [False, True, False]
+        assert found["time_ns"].tolist()[0] == wanted["time_ns"][0]
+        assert found["config.BLOCK_M"].dropna().tolist() == wanted["config.BLOCK_M"].drop_nulls().to_list()
+    twice = pandas.concat([given, given[["M"]]], axis=1)
+    with pytest.raises(InvalidValue, match="two columns 'M'"):
+        selector.select_many(twice)
 
 
 def test_a_config_of_ones_own_is_predicted(selector, model):

@@ -9,6 +9,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.errors import KerncastError, NotFound
 from kerncast.models.manifest import MANIFEST as MODEL
 from kerncast.models.model import Model, is_ck_directory
+from kerncast.selecting import compiled as compiled
 from kerncast.store.entry import Entry
 from kerncast.store.store import Store
 from kerncast.sweeping import Vectors

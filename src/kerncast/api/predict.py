@@ -11,6 +11,7 @@ from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.querying.predicting import Asked, devices_of, predictions
 from kerncast.querying.prediction import Prediction
+from kerncast.selecting import compiled as compiled
 from kerncast.store.store import Store
 from kerncast.writing.bars import Bar, bars_page, bars_svg
 from kerncast.writing.terminal import assignments, duration, known

@@ -14,6 +14,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.files.given import given_path
 from kerncast.models.model import Model
+from kerncast.selecting import compiled as compiled
 from kerncast.store.store import Store
 
 Data = Dataset | str | Path | Sequence[Dataset | str | Path]

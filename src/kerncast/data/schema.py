@@ -97,10 +97,16 @@ def schema_of(family: Family) -> dict[str, type[pl.DataType]]:
     return {"key": pl.String, **IDENTITY, **parameters, **MEASURED}
 
 
-def symbol_columns(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
-    """The parameters under their symbol names, ready for `Program.frame`."""
-    names = {column: f"{space.namespace}.{name}" for column, (space, name) in parameter_columns(family).items()}
-    return frame.select(list(names)).rename(names)
+def symbol_columns(family: Family, frame: pl.DataFrame, of: str = "") -> pl.DataFrame:
+    """The parameters under their symbol names, ready for `Program.frame`; `of` may limit it to one half, "problem."."""
+    names = {
+        column: f"{space.namespace}.{name}"
+        for column, (space, name) in parameter_columns(family).items()
+        if column.startswith(of)
+    }
+    found = frame[list(names)]  # without a query to polars, which costs more than a few rows
+    found.columns = list(names.values())
+    return found
 
 
 def with_optional(family: Family, frame: pl.DataFrame, of: str = "") -> pl.DataFrame:
@@ -164,9 +170,12 @@ def _refuse_first(
         raise BadRows(f"{said} ({int(bad.sum())} such rows)", f"{column} {rule}", bad, example=said)
 
 
-def check_parameters(family: Family, frame: pl.DataFrame) -> None:
-    """Refuse the first row whose problem or config is not in the declared space (constraints aside)."""
-    symbols, columns = None, parameter_columns(family)
+def check_parameters(family: Family, frame: pl.DataFrame, of: str = "") -> None:
+    """Refuse the first row whose problem or config is not in the declared space (constraints aside).
+
+    `of` may limit it to one half, "problem." or "config.".
+    """
+    symbols, columns = None, {name: item for name, item in parameter_columns(family).items() if name.startswith(of)}
     # All at once: a query for each of fifty columns costs more than a small file.
     outside = frame.select(_outside(space.parameters[name], pl.col(x)).alias(x) for x, (space, name) in columns.items())
     for column, (space, name) in columns.items():
@@ -174,7 +183,7 @@ def check_parameters(family: Family, frame: pl.DataFrame) -> None:
         values = frame[column]
         _refuse_first(frame, outside[column], f"must be {parameter.describe()}", column, parameter.suggestion)
         if name in space.active:
-            symbols = symbol_columns(family, frame) if symbols is None else symbols
+            symbols = symbol_columns(family, frame, of) if symbols is None else symbols
             applies = space.active[name].frame(symbols).to_series() != 0.0
             _refuse_first(frame, applies & values.is_null(), f"applies here and must be {parameter.describe()}", column)
             _refuse_first(frame, ~applies & values.is_not_null(), "does not apply here and must be empty", column)
@@ -205,6 +214,11 @@ def _cast(frame: pl.DataFrame, column: str, dtype: type[pl.DataType]) -> pl.Expr
     return pl.col(column).cast(dtype, strict=False)
 
 
+def in_stored_types(frame: pl.DataFrame, wanted: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+    """Some columns in their stored types; a value that does not fit is refused by its row."""
+    return frame.with_columns(_cast(frame, name, dtype) for name, dtype in wanted.items())
+
+
 def conform(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
     """`frame` as stored rows of `family`: columns in order, types, values checked, defaults and keys filled in.
 
@@ -227,7 +241,7 @@ def conform(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
     if missing:
         raise InvalidValue(f"{family.id} rows need the columns {', '.join(missing)}: none of them has a default")
     frame = frame.with_columns(pl.lit(None, dtype=wanted[name]).alias(name) for name in wanted if name not in frame.columns)
-    frame = frame.with_columns(_cast(frame, name, dtype) for name, dtype in wanted.items()).select(list(wanted))
+    frame = in_stored_types(frame, wanted).select(list(wanted))
 
     frame = _only_where_it_applies(family, frame, defaulted)
     _refuse_first(frame, frame["device"].is_null() | (frame["device"] == ""), "must name a device", "device")

@@ -111,10 +111,8 @@ class Candidates:
         score, time_ns = np.full(len(rows), np.inf), np.full(len(rows), -1.0)
         if allowed.any():
             described = self.model.describe(self.vectors(values, rows[allowed]), self.device)
-            found, runs = self.model.predict_rows(described), ~self.model.learner.fails(described)
-            assert found.time_ns is not None
-            score[allowed] = np.where(runs, found.score, np.inf)
-            time_ns[allowed] = np.where(runs, found.time_ns, -1.0)
+            scored, runs = self.model.scored(described), ~self.model.learner.fails(described)
+            score[allowed], time_ns[allowed] = (np.where(runs, x, no) for x, no in zip(scored, (np.inf, -1.0), strict=True))
         return score, time_ns
 
     def scores_of_many(self, problems: pl.DataFrame, rows: Ints) -> tuple[Floats, Floats]:
@@ -130,10 +128,9 @@ class Candidates:
             allowed = self._narrowed(allowed, self._numbers(part), rows)
             if allowed.any():
                 described = self.model.describe(vectors.filter(pl.Series(allowed.ravel())), self.device)
-                found, runs = self.model.predict_rows(described), ~self.model.learner.fails(described)
-                assert found.time_ns is not None
-                score[own][allowed] = np.where(runs, found.score, np.inf)
-                time_ns[own][allowed] = np.where(runs, found.time_ns, -1.0)
+                scored, runs = self.model.scored(described), ~self.model.learner.fails(described)
+                score[own][allowed] = np.where(runs, scored[0], np.inf)
+                time_ns[own][allowed] = np.where(runs, scored[1], -1.0)
         return score, time_ns
 
     def _numbers(self, problems: pl.DataFrame) -> Floats:

@@ -7,7 +7,7 @@ problem too, and one config has several names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,6 +32,12 @@ class Labels:
         """The name of a candidate on a problem; None if it has none."""
         known = self.names.get(tuple(problem.get(name) for name in self.by))
         return None if known is None else known[candidate]
+
+    def of_many(self, candidates: Sequence[int], by: Sequence[Sequence[Any]]) -> list[str | None]:
+        """The names of candidates on problems, of which `by` has the deciding parameters; a negative number has no name."""
+        keys = zip(*by, strict=True) if by else iter([()] * len(candidates))
+        none = (None,) * (1 + max(candidates, default=0))
+        return [None if at < 0 else self.names.get(key, none)[at] for at, key in zip(candidates, keys, strict=True)]
 
     @cached_property
     def candidates(self) -> dict[str, tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,9 @@ import numpy as np
 import polars as pl
 
 from kerncast import devices
-from kerncast.arrays import Flags, Floats
+from kerncast.arrays import Flags, Floats, Ints
 from kerncast.data import schema
+from kerncast.data.frames import Frame, as_polars, is_frame, with_columns
 from kerncast.declared.declaration import resolve
 from kerncast.device import Device
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
@@ -43,10 +44,15 @@ from kerncast.writing.keys import key_rule
 from kerncast.writing.terminal import printable
 
 BLOCK_ROWS = 16_384
+Bests = Callable[[pl.DataFrame], tuple[Ints, Floats]]
+"""The best candidate of each problem of a frame (`problem.*`), and its time; NaN where none can run it."""
 
 
 class Model(ModelFiles):
     """A trained model, loaded and checked. `Model.load(path)` is how to get one."""
+
+    compiled: ClassVar[Callable[[Model], Bests | None]] = staticmethod(lambda model: None)
+    """Gives what finds the best candidates in compiled code, if there is a compiler; set by `selecting`, which can compile."""
 
     NO_ERRORS: ClassVar[str] = "the model does not record how wrong it was in training, so its times have no interval"
 
@@ -190,12 +196,16 @@ class Model(ModelFiles):
 
     def predict_rows(self, rows: Rows) -> Predicted:
         """Time, interval and score of described vectors."""
-        output = self.learner.predict(rows)
-        time_ns = self.target.decode(output.target, rows)
-        score = time_ns if output.score is None else output.score
+        score, time_ns = self.scored(rows)
         if self.manifest.interval is None:
             return Predicted(score, time_ns)
         return Predicted(score, time_ns, *self.bounds_of(rows.frame, time_ns))
+
+    def scored(self, rows: Rows) -> tuple[Floats, Floats]:
+        """Score (low is chosen) and time of described vectors."""
+        output = self.learner.predict(rows)
+        time_ns = self.target.decode(output.target, rows)
+        return time_ns if output.score is None else output.score, time_ns
 
     def bounds_of(self, problems: pl.DataFrame, time_ns: Floats) -> tuple[Floats, Floats]:
         """The interval of each predicted time, given the problems (`problem.*`) that the times are of."""
@@ -271,17 +281,16 @@ class Model(ModelFiles):
         *,
         device: Device | str | None = None,
     ) -> list[Answer]: ...
+    @overload
     def predict(
-        self,
-        problems: Mapping[str, Any] | Sequence[Mapping[str, Any]] | pl.DataFrame,
-        config: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        *,
-        device: Device | str | None = None,
-    ) -> Answer | list[Answer] | pl.DataFrame:
+        self, problems: Frame, config: Mapping[str, Any] | None = None, *, device: Device | str | None = None
+    ) -> Frame: ...
+    def predict(self, problems: Any, config: Any = None, *, device: Device | str | None = None) -> Any:
         """Predict how long a config takes on a problem; without a config, how long the best known one takes.
 
         One problem gives one answer, a list of problems a list of answers (with one config for all, or a list of as many).
-        A frame (columns `problem.M` or `M`, and `config.*`) comes back with `time_ns`, `lower_ns`, `upper_ns` and `status`.
+        A frame of polars or pandas (columns `problem.M` or `M`, and `config.*`) comes back with `time_ns`, `lower_ns`,
+        `upper_ns` and `status`. Many problems are answered in compiled code if the model can be compiled here.
         `device` is a profile, its name or the path of its file. On one that was not measured the interval is wider by how far
         it is from those that were; a model of fewer than three devices says `out_of_range`, and gives a time without interval.
         """
@@ -290,10 +299,10 @@ class Model(ModelFiles):
             if config is not None and not isinstance(config, Mapping):
                 raise InvalidValue("one problem has one config, got a list: give a list of problems too")
             return asked.one(problems, config)
-        if isinstance(problems, pl.DataFrame):
+        if is_frame(problems):
             if config is not None and not isinstance(config, Mapping):
                 raise InvalidValue("configs of a frame are columns of it ('config.*'), or one mapping for all rows; got a list")
-            return asked.frame(problems, config)
+            return with_columns(problems, asked.frame(as_polars(problems), config))
         listed = [config] * len(problems) if isinstance(config, Mapping) else config
         if listed is not None and len(listed) != len(problems):
             raise InvalidValue(f"{len(problems)} problems need as many configs, or one for all; got {len(listed)}")

@@ -14,24 +14,27 @@ import polars as pl
 from kerncast.arrays import Flags, Ints
 from kerncast.data import schema
 from kerncast.device import Device
-from kerncast.errors import InvalidValue, NotFound
+from kerncast.errors import InvalidValue
 from kerncast.expr import Program
 from kerncast.models.answer import Answer, Tier, refused_outside, unlike_measured, without_choice
 from kerncast.models.candidates import Candidates, by_share, library_rows
 from kerncast.models.elsewhere import away_from, no_peak, without_peak
 from kerncast.models.expectation import Expectation, expectation_of
 from kerncast.models.hull import OutOfRange, against_facts, only_absent, outside_hull
+from kerncast.models.problem_frames import configs_at, problems_in, vectors_in
 from kerncast.models.reach import reach_of, worked_on
-from kerncast.models.rules import Rule, config_rules, model_rules, namespaces, problem_rules
+from kerncast.models.rules import Rule, config_rules, model_rules, problem_rules
 from kerncast.models.statuses import Answered
 from kerncast.op import Config, Problem
 
 if TYPE_CHECKING:
-    from kerncast.models.model import Model
+    from kerncast.models.model import Bests, Model
 
 Point = Mapping[str, Any]
 
 NO_CONFIG = "no config that the model knows can run this problem"
+# Vectors that Python scores in about the time in which a model is compiled.
+WORTH_COMPILING = 300_000
 TIMES = ("time_ns", "lower_ns", "upper_ns")
 
 
@@ -53,6 +56,10 @@ class Predictor:
         return model_rules(self.model, self.device)
 
     @cached_property
+    def _problem_rules(self) -> list[tuple[Rule, Program]]:
+        return [(rule, Program({rule.name: rule.holds})) for rule in problem_rules(self._rules)]
+
+    @cached_property
     def _candidates(self) -> Candidates:
         found = Candidates(self.model, reach_of(self.model), self.device)
         if self._away is not None and len(self.model.manifest.devices) > 1 and found.reach is not None:
@@ -63,6 +70,11 @@ class Predictor:
     @cached_property
     def _expectation(self) -> Expectation | None:
         return expectation_of(self.model)
+
+    @cached_property
+    def _compiled(self) -> Bests | None:
+        """The same choices, compiled; None if they cannot be, or if the device was not measured."""
+        return None if self._away is not None else type(self.model).compiled(self.model)
 
     @cached_property
     def _configs(self) -> list[Config]:
@@ -158,8 +170,8 @@ class Predictor:
 
     def _refusal(self, problem: Problem) -> Answer | None:
         values = self.family.problem.qualified(problem)
-        for rule in problem_rules(self._rules):
-            if not Program({rule.name: rule.holds}).scalar(values)[rule.name]:
+        for rule, program in self._problem_rules:
+            if not program.scalar(values)[rule.name]:
                 return Answer(Answered.UNSUPPORTED, problem, reason=rule.sentence)
         outside = outside_hull(self.model, problem)
         if not outside and problem.get("dtype") in self._without_peak:
@@ -208,24 +220,37 @@ class Predictor:
 
     def _bests(self, problems: Sequence[Problem], among: Ints | None = None) -> list[Answer]:
         """For each problem the best config by the model among those that can run it."""
-        every = self._every() if among is None else among
+        if among is None:
+            self._every()
         answers = [self._refusal(problem) for problem in problems]
         open_ = [place for place, answer in enumerate(answers) if answer is None]
         if not open_:
             return [answer for answer in answers if answer is not None]
         asked = [problems[place] for place in open_]
         frame = self._problem_frame(asked)
-        if self.model.built_for(asked[0]) is None:
-            scores, times = self._candidates.scores_of_many(frame, every)
-        else:  # which of them are there depends on the problem
-            found = [self._candidates.scores(problem, every) for problem in asked]
-            scores, times = (np.stack(part) for part in zip(*found, strict=True))
-        rows = scores.argmin(axis=1)
-        chosen = np.where(np.isfinite(scores).any(axis=1), times[np.arange(len(rows)), rows], np.nan)
-        bounds = self._bounds(frame, chosen)
+        rows, times = self._best_rows(frame, among)
+        bounds = self._bounds(frame, times)
         for number, place in enumerate(open_):
-            answers[place] = self._chosen(asked[number], int(every[rows[number]]), float(chosen[number]), bounds[number])
+            answers[place] = self._chosen(asked[number], int(rows[number]), float(times[number]), bounds[number])
         return [answer for answer in answers if answer is not None]
+
+    def _best_rows(self, problems: pl.DataFrame, among: Ints | None = None) -> tuple[Ints, npt.NDArray[np.float64]]:
+        """The best candidate of each problem (`problem.*`) and its time; NaN where none can run it."""
+        every = self._every() if among is None else among
+        if among is None and problems.height * len(every) >= WORTH_COMPILING and self._compiled is not None:
+            return self._compiled(problems)
+        if not problems.height:
+            return np.empty(0, np.int64), np.empty(0)
+        rows = problems.rename(lambda name: name.removeprefix("problem.")).iter_rows(named=True)
+        first = next(rows)
+        if self.model.built_for(first) is None:
+            scores, times = self._candidates.scores_of_many(problems, every)
+        else:  # which of them are there depends on the problem
+            found_ = [self._candidates.scores(values, every) for values in (first, *rows)]
+            scores, times = (np.stack(part) for part in zip(*found_, strict=True))
+        best = scores.argmin(axis=1)
+        chosen = np.where(np.isfinite(scores).any(axis=1), times[np.arange(len(best)), best], np.nan)
+        return every[best], chosen
 
     def _bounds(self, problems: pl.DataFrame, time_ns: npt.NDArray[np.float64]) -> list[tuple[float | None, float | None]]:
         """The interval of each time; a time that is not known has any."""
@@ -244,150 +269,68 @@ class Predictor:
     # -- frames ----------------------------------------------------------------------------------------
 
     def frame(self, given: pl.DataFrame, config: Point | None) -> pl.DataFrame:
-        """The frame with `time_ns`, `lower_ns`, `upper_ns` and `status`; without configs, the best ones are added too."""
+        """Columns for a frame: `time_ns`, `lower_ns`, `upper_ns` and `status`; without configs, the best ones too."""
         own = [name for name in given.columns if name.startswith("config.")]
         if own and config is not None:
             raise InvalidValue(f"the frame already has configs ('{own[0]}'): leave out config=, or drop the column")
         if self._chooses and not own and config is None:
-            answers = self.many(list(self._problems(given).iter_rows(named=True)), None)
-            return self._with_answers(given, answers)
-        frame = self._vectors(given, config)
-        status = np.full(frame.height, str(Answered.OK), dtype=object)
-        symbols = schema.symbol_columns(self.family, frame)
-        outside, labels = self._outside(frame)
-        status[outside] = str(Answered.OUT_OF_RANGE)
-        if not self._chooses:
-            status[labels] = str(Answered.UNSUPPORTED)
-        for rule in self._rules:
-            # Rules of the problem are checked before its range, rules of the config after it.
-            judged = namespaces(rule.holds) == {"p"} or status == str(Answered.OK)
-            status[~_holds(rule, symbols) & judged] = str(Answered.UNSUPPORTED)
-        fine = status == str(Answered.OK)
-        found: dict[str, npt.NDArray[np.float64]] = {name: np.full(frame.height, np.nan) for name in TIMES}
+            return self._bests_of_frame(given)
+        frame = vectors_in(self.model, given, None if config is None else self.config(config))
+        status, symbols = self._status(frame), schema.symbol_columns(self.family, frame)
+        for rule in config_rules(self._rules):
+            status[~_holds(rule, symbols) & (status == Answered.OK)] = Answered.UNSUPPORTED
+        fine, found = status == Answered.OK, {name: np.full(frame.height, np.nan) for name in TIMES}
         if fine.any():
             predicted = self.model.predict_vectors(frame.filter(pl.Series(fine)), self.device)
-            for name in TIMES if self._away is None else TIMES[:1]:
+            for name in TIMES:
                 if name in predicted.columns:
                     found[name][fine] = predicted[name].to_numpy()
-            if self._away is not None:
-                self._widen(predicted, found, fine)
-                status[fine] = str(Answered.OK if self._away.believed else Answered.OUT_OF_RANGE)
-        status[fine & self._against_facts(frame)] = str(Answered.OUT_OF_RANGE)
-        return given.with_columns(
-            *(pl.Series(name, values).fill_nan(None) for name, values in found.items()),
-            pl.Series("status", status.tolist(), dtype=pl.String),
-        )
+        return pl.DataFrame(self._told(frame, status, found))
 
-    def _widen(self, predicted: pl.DataFrame, found: dict[str, npt.NDArray[np.float64]], fine: Flags) -> None:
-        """The bounds of times on a device that was not measured."""
-        assert self._away is not None
-        if self._away.factors is None:
-            return
-        time_ns = found["time_ns"][fine]
-        for name, factor, wider in zip(TIMES[1:], self._away.factors, (np.minimum, np.maximum), strict=True):
-            own = predicted[name].to_numpy() if name in predicted.columns else time_ns
-            found[name][fine] = wider(own, factor * time_ns)
+    def _bests_of_frame(self, given: pl.DataFrame) -> pl.DataFrame:
+        """The best config of each problem, its time and the status."""
+        self._every()
+        problems = problems_in(self.model, given)
+        status, rows = self._status(problems), np.full(problems.height, -1)
+        fine, found = status == Answered.OK, {name: np.full(problems.height, np.nan) for name in TIMES}
+        if fine.any():
+            asked = problems.filter(pl.Series(fine))
+            rows[fine], found["time_ns"][fine] = self._best_rows(asked)
+            none = np.isnan(found["time_ns"])
+            rows[none] = -1
+            status[fine & none] = Answered.NO_VALID_CONFIG
+            if self.model.manifest.interval is not None:
+                known = ~none
+                bounds = self.model.bounds_of(problems.filter(pl.Series(known)), found["time_ns"][known])
+                found["lower_ns"][known], found["upper_ns"][known] = bounds
+        return configs_at(self.model, rows).with_columns(self._told(problems, status, found))
 
-    def _with_answers(self, given: pl.DataFrame, answers: Sequence[Answer]) -> pl.DataFrame:
-        kinds = schema.schema_of(self.family)
-        columns = [
-            pl.Series(
-                f"config.{name}", [None if a.config is None else a.config[name] for a in answers], kinds[f"config.{name}"]
-            )
-            for name in self.family.config.parameters
-        ]
-        columns += [pl.Series(name, [getattr(answer, name) for answer in answers], pl.Float64) for name in TIMES]
-        return given.with_columns(*columns, pl.Series("status", [str(answer.status) for answer in answers], dtype=pl.String))
+    def _status(self, problems: pl.DataFrame) -> npt.NDArray[np.object_]:
+        """By row: what the rules and the trained range say against a problem (`problem.*`); ok: nothing."""
+        status = np.full(problems.height, Answered.OK, dtype=object)
+        symbols = schema.symbol_columns(self.family, problems, "problem.")
+        outside, labels = self._outside(problems)
+        status[outside] = Answered.OUT_OF_RANGE
+        if not self._chooses:
+            status[labels] = Answered.UNSUPPORTED
+        for rule, _ in self._problem_rules:  # they come before its range
+            status[~_holds(rule, symbols)] = Answered.UNSUPPORTED
+        return status
 
-    def _problems(self, given: pl.DataFrame) -> pl.DataFrame:
-        """The columns of the problem under their plain names; sizes in the place of a product that is given instead of them."""
-        names = {}
-        for name in (*self.family.problem.parameters, *self.family.op.products):
-            column = f"problem.{name}" if f"problem.{name}" in given.columns else name
-            if column in given.columns:
-                names[column] = name
-        known = {*names, *(f"config.{name}" for name in self.family.config.parameters)}
-        unknown = [name for name in given.columns if name.startswith(("problem.", "config.")) and name not in known]
-        if unknown:
-            what, _, name = unknown[0].partition(".")
-            space = self.family.problem if what == "problem" else self.family.config
-            raise NotFound.named(f"{what} parameter of {self.family.id}", name, space.parameters)
-        self._refuse_other_case(given.columns)
-        return self._by_sizes(given.select(list(names)).rename(names))
-
-    def _by_sizes(self, problems: pl.DataFrame) -> pl.DataFrame:
-        """Problems with two sizes instead of each product; a product next to its sizes is only another column."""
-        for product in self.model.products:
-            if product.name not in problems.columns:
-                continue
-            if not set(product.factors) & set(problems.columns):
-                distinct = problems.unique(maintain_order=True)
-                rows = [product.whole(row) for row in distinct.iter_rows(named=True)]
-                sizes = distinct.with_columns(
-                    pl.Series(name, [row[name] for row in rows], dtype=pl.Int64) for name in product.factors
-                )
-                problems = problems.join(sizes, on=problems.columns, how="left", nulls_equal=True, maintain_order="left")
-            problems = problems.drop(product.name)
-        return problems
-
-    def _refuse_other_case(self, columns: Sequence[str]) -> None:
-        """Foreign columns are kept, but `m` instead of `M` would leave a parameter at its default without a word."""
-        spaces = {"": self.family.problem, "config.": self.family.config}
-        own = {name.lower(): (prefix, name) for prefix, space in reversed(spaces.items()) for name in space.parameters}
-        exact = {*self.family.problem.parameters, *self.family.config.parameters}
-        for column in columns:
-            prefix, name = own.get(column.lower(), ("", column))
-            if column not in exact and not {name, f"problem.{name}", f"config.{name}"} & set(columns):
-                raise InvalidValue(
-                    f"the column '{column}' is not a parameter of {self.family.id}: did you mean '{prefix}{name}'? "
-                    "Rename it, or drop it"
-                )
-
-    def _vectors(self, given: pl.DataFrame, config: Point | None) -> pl.DataFrame:
-        """Every parameter in its stored type, defaults filled in; values outside the declared space are refused."""
-        kinds = schema.schema_of(self.family)
-        columns = {f"problem.{series.name}": series for series in self._problems(given)}
-        columns |= {name: given[name] for name in given.columns if name.startswith("config.")}
-        given_columns = set(columns)
-        if config is not None:
-            same = self.config(config)
-            columns |= {f"config.{n}": pl.Series([v], dtype=kinds[f"config.{n}"]) for n, v in same.items()}
-        filled = []
-        for name, (space, bare) in schema.parameter_columns(self.family).items():
-            parameter = space.parameters[bare]
-            if name not in columns and parameter.default is None and not parameter.nullable:
-                raise InvalidValue(f"the frame has no column '{name}', which {self.family.id} needs")
-            series = columns.get(name, pl.Series([parameter.default], dtype=kinds[name]))
-            try:
-                series = series.cast(kinds[name]).alias(name)
-            except pl.exceptions.PolarsError as error:
-                raise InvalidValue(
-                    f"the column '{name}' must be {parameter.describe()}, got {series.dtype}: convert it"
-                ) from error
-            if name in given_columns and parameter.default is not None and bare not in space.active:
-                series = series.fill_null(pl.lit(parameter.default, kinds[name]))
-            filled.append(series if name in given_columns else series.new_from_index(0, given.height))
-        frame = pl.DataFrame(filled)
-        absent = [name for name in schema.parameter_columns(self.family) if name not in columns]
-        frame = self._without_inactive(frame, absent)
-        schema.check_parameters(self.family, frame)
-        frame = self.family.problem.without_usual(frame, "problem.")
-        frame = self.family.config.without_usual(frame, "config.")
-        symbols = schema.symbol_columns(self.family, frame)
-        for constraint in self.family.problem.constraints:
-            bad = np.flatnonzero(~_holds(Rule(constraint.name, constraint.sentence, constraint.holds), symbols))
-            if len(bad):
-                raise InvalidValue(f"row {bad[0] + 1}: {constraint.sentence} ({len(bad)} such rows)")
-        return frame
-
-    def _without_inactive(self, frame: pl.DataFrame, absent: Sequence[str]) -> pl.DataFrame:
-        """A default is filled in only where its parameter applies."""
-        for name in absent:
-            space, bare = schema.parameter_columns(self.family)[name]
-            if bare in space.active:
-                applies = space.active[bare].frame(schema.symbol_columns(self.family, frame), trusted=True).to_series() != 0.0
-                frame = frame.with_columns(pl.when(applies).then(pl.col(name)).alias(name))
-        return frame
+    def _told(
+        self, frame: pl.DataFrame, status: npt.NDArray[np.object_], found: dict[str, npt.NDArray[np.float64]]
+    ) -> list[pl.Series]:
+        """The columns of an answer, if its device and the like of its problem were measured; else what is left of them."""
+        fine, away = status == Answered.OK, self._away
+        if away is not None:
+            time_ns = found["time_ns"]
+            for name, place, wider in zip(TIMES[1:], (0, 1), (np.fmin, np.fmax), strict=True):
+                factor = np.nan if away.factors is None else away.factors[place]
+                found[name] = np.full(len(time_ns), np.nan) if away.factors is None else wider(found[name], factor * time_ns)
+            status[fine] = Answered.OK if away.believed else Answered.OUT_OF_RANGE
+        status[fine & self._against_facts(frame)] = Answered.OUT_OF_RANGE
+        columns = [pl.Series(name, values).fill_nan(None) for name, values in found.items()]
+        return [*columns, pl.Series("status", [str(item) for item in status], dtype=pl.String)]
 
     def _against_facts(self, frame: pl.DataFrame) -> Flags:
         """Which rows are unlike all measured ones."""

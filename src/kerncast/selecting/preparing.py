@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
+from kerncast.arrays import Ints
 from kerncast.backends.contract import CannotCompile
 from kerncast.compiling.binding import Binding
 from kerncast.compiling.c99 import NotInC
@@ -101,6 +103,7 @@ class Encoder:
     """Valid problems as the numbers that C reads; the tables are made once."""
 
     def __init__(self, space: Space) -> None:
+        self._names = list(space.parameters)
         # Labels and flags by a table, whole numbers as they are.
         self._codes: list[dict[Any, int] | None] = [
             {parameter.value(i): parameter.number(i) for i in range(parameter.size)} if parameter.codes else None
@@ -112,6 +115,16 @@ class Encoder:
             MISSING if value is None else int(value) if codes is None else codes[value]
             for (_, value), codes in zip(problem._values, self._codes, strict=True)
         ]
+
+    def frame(self, problems: pl.DataFrame) -> Ints:
+        """Valid problems (`problem.*`, in stored types) as rows of numbers."""
+        found = np.empty((problems.height, len(self._names)), np.int64)
+        for place, (name, codes) in enumerate(zip(self._names, self._codes, strict=True)):
+            column = problems[f"problem.{name}"]
+            if codes is not None:
+                column = column.replace_strict(codes, default=None, return_dtype=pl.Int64)
+            found[:, place] = column.cast(pl.Int64).fill_null(MISSING).to_numpy()
+        return found
 
 
 def named_tier(given: Tier | str) -> Tier:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from kerncast.arrays import Floats
@@ -18,14 +19,17 @@ from kerncast.compiling.binding import Reply, reply_of
 from kerncast.compiling.overrides import Decided, Overrides
 from kerncast.compiling.request import identity_of
 from kerncast.compiling.tiers import Tiers
+from kerncast.data.frames import Frame, as_polars, is_frame, with_columns
 from kerncast.errors import InvalidValue
 from kerncast.models.answer import Answer, Pin, Tier
 from kerncast.models.model import Model
 from kerncast.models.offered import OfferedModel
+from kerncast.models.problem_frames import problems_in
 from kerncast.models.statuses import Answered
 from kerncast.models.tier import C_TIER_NAMES, CHOOSING
 from kerncast.op import Config, Problem
 from kerncast.progress import QUIET, Progress
+from kerncast.selecting import compiled as compiled
 from kerncast.selecting.answers import ANSWERED_BY, PINS, Answers
 from kerncast.selecting.in_python import InPython
 from kerncast.selecting.measure import MOST_CONTENDERS, contenders, measure_top
@@ -361,13 +365,20 @@ class Selector:
 
     # -- many problems -----------------------------------------------------------------------------------
 
-    def select_many(
-        self, problems: Sequence[Problem | Mapping[str, Any]] | pl.DataFrame, tier: Tier | str | None = None
-    ) -> list[Answer]:
-        """An answer for every problem, in order."""
+    @overload
+    def select_many(self, problems: Sequence[Problem | Mapping[str, Any]], tier: Tier | str | None = None) -> list[Answer]: ...
+    @overload
+    def select_many(self, problems: Frame, tier: Tier | str | None = None) -> Frame: ...
+    def select_many(self, problems: Any, tier: Tier | str | None = None) -> Any:
+        """An answer for every problem, in order: a list of answers to a list of problems, a frame to a frame.
+
+        A frame (polars or pandas; columns `problem.M` or `M`) comes back with `config.*`, `time_ns`, `lower_ns`, `upper_ns`,
+        `efficiency`, `tier`, `label` if kernels have names, `status` and `reason`; its other columns are kept.
+        """
         asked = self._there(self.tier if tier is None else tier)
-        listed = problems.iter_rows(named=True) if isinstance(problems, pl.DataFrame) else problems
-        built = [self.problem(bare(item)) for item in listed]
+        if is_frame(problems):
+            return with_columns(problems, self._frame(problems_in(self.model, as_polars(problems)), asked))
+        built = [self.problem(bare(item)) for item in problems]
         if not built:
             return []
         if self._binding is None:
@@ -376,11 +387,24 @@ class Selector:
         answers = self._binding.select_many(numbers, asked)
         return [self._answers.of_reply(item, reply_of(row)) for item, row in zip(built, answers, strict=True)]
 
+    def _frame(self, problems: pl.DataFrame, tier: Tier) -> pl.DataFrame:
+        """The answers to valid problems (`problem.*`), as columns."""
+        if self._binding is not None:
+            return self._answers.frame(problems, self.replies(problems, tier))
+        names, rows = list(self.model.family.problem.parameters), problems.iter_rows()
+        built = [Problem.trusted(self.model.family, dict(zip(names, row, strict=True))) for row in rows]
+        return self._answers.frame_of([self.select(item, tier) for item in built], problems)
+
+    def replies(self, problems: pl.DataFrame, tier: Tier | None = None) -> npt.NDArray[np.void]:
+        """What the artefact replies to valid problems (`problem.*`, in stored types): a row each."""
+        assert self._binding is not None
+        return self._binding.select_many(self._encode.frame(problems), tier or self.tier)
+
     def rank_many(
-        self, problems: Sequence[Problem | Mapping[str, Any]] | pl.DataFrame, k: int = 10, tier: Tier | str | None = None
+        self, problems: Sequence[Problem | Mapping[str, Any]] | Frame, k: int = 10, tier: Tier | str | None = None
     ) -> list[list[Answer]]:
         """A ranking for every problem, in order."""
-        listed = problems.iter_rows(named=True) if isinstance(problems, pl.DataFrame) else problems
+        listed = as_polars(problems).iter_rows(named=True) if is_frame(problems) else problems
         return [self.rank(self.problem(bare(item)), k, tier) for item in listed]
 
     def latencies_us(self, problems: Sequence[Problem], tier: Tier | str) -> Floats:

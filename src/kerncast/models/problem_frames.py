@@ -1,0 +1,138 @@
+"""Frames of problems, and of vectors, as users have them: read by columns, refused by the first bad row.
+
+Columns are called `problem.M` or `M`, and `config.tile_m`; their order is free, and columns that are no parameters are left
+alone. An empty cell (null, NaN) is a parameter that was not given. Whole numbers may be floats (8.0), labels any kind of text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from kerncast.arrays import Ints
+from kerncast.data import schema
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.op import Config, Family
+
+if TYPE_CHECKING:
+    from kerncast.models.model import Model
+
+
+def problems_in(model: Model, given: pl.DataFrame) -> pl.DataFrame:
+    """The problems of a frame (`problem.*`) in stored types, defaults filled in; all of them are valid."""
+    return _valid(model.family, _problem_columns(model, given), given.height, "problem.")
+
+
+def vectors_in(model: Model, given: pl.DataFrame, config: Config | None) -> pl.DataFrame:
+    """The vectors of a frame (`problem.*`, `config.*`) in stored types; `config` is that of all rows."""
+    kinds = schema.schema_of(model.family)
+    columns = _problem_columns(model, given)
+    columns |= {name: given[name] for name in given.columns if name.startswith("config.")}
+    if config is not None:
+        same = {f"config.{name}": value for name, value in config.items()}
+        columns |= {n: pl.Series(n, [value], kinds[n]).new_from_index(0, given.height) for n, value in same.items()}
+    return _valid(model.family, columns, given.height)
+
+
+def configs_at(model: Model, rows: Ints) -> pl.DataFrame:
+    """The configs (`config.*`) of some candidates, by their numbers; a negative one stands for no config."""
+    columns = [f"config.{name}" for name in model.family.config.parameters]
+    known = model.candidates[columns]
+    return pl.concat([known, known.clear(1)])[np.where(rows < 0, known.height, rows)]
+
+
+def _problem_columns(model: Model, given: pl.DataFrame) -> dict[str, pl.Series]:
+    """The columns of the problem; sizes in the place of a product that is given instead of them."""
+    family, names = model.family, {}
+    for name in (*family.problem.parameters, *family.op.products):
+        column = f"problem.{name}" if f"problem.{name}" in given.columns else name
+        if column in given.columns:
+            names[column] = name
+    known = {*names, *(f"config.{name}" for name in family.config.parameters)}
+    unknown = [name for name in given.columns if name.startswith(("problem.", "config.")) and name not in known]
+    if unknown:
+        what, _, name = unknown[0].partition(".")
+        space = family.problem if what == "problem" else family.config
+        raise NotFound.named(f"{what} parameter of {family.id}", name, space.parameters)
+    _refuse_other_case(family, given.columns)
+    problems = _by_sizes(model, given.select(list(names)).rename(names))
+    return {f"problem.{series.name}": series for series in problems}
+
+
+def _by_sizes(model: Model, problems: pl.DataFrame) -> pl.DataFrame:
+    """Problems with two sizes instead of each product; a product next to its sizes is only another column."""
+    for product in model.products:
+        if product.name not in problems.columns:
+            continue
+        if not set(product.factors) & set(problems.columns):
+            distinct = problems.unique(maintain_order=True)
+            rows = [product.whole(row) for row in distinct.iter_rows(named=True)]
+            sizes = distinct.with_columns(
+                pl.Series(name, [row[name] for row in rows], dtype=pl.Int64) for name in product.factors
+            )
+            problems = problems.join(sizes, on=problems.columns, how="left", nulls_equal=True, maintain_order="left")
+        problems = problems.drop(product.name)
+    return problems
+
+
+def _refuse_other_case(family: Family, columns: Sequence[str]) -> None:
+    """Foreign columns are kept, but `m` instead of `M` would leave a parameter at its default without a word."""
+    spaces = {"": family.problem, "config.": family.config}
+    own = {name.lower(): (prefix, name) for prefix, space in reversed(spaces.items()) for name in space.parameters}
+    exact = {*family.problem.parameters, *family.config.parameters}
+    for column in columns:
+        prefix, name = own.get(column.lower(), ("", column))
+        if column not in exact and not {name, f"problem.{name}", f"config.{name}"} & set(columns):
+            raise InvalidValue(
+                f"the column '{column}' is not a parameter of {family.id}: did you mean '{prefix}{name}'? Rename it, or drop it"
+            )
+
+
+def _valid(family: Family, columns: Mapping[str, pl.Series], height: int, of: str = "") -> pl.DataFrame:
+    """Every parameter (of one half, "problem.") in its stored type, defaults filled in; other values are refused."""
+    kinds, filled, absent = schema.schema_of(family), [], []
+    wanted = {name: item for name, item in schema.parameter_columns(family).items() if name.startswith(of)}
+    for name, (space, bare) in wanted.items():
+        parameter = space.parameters[bare]
+        if name in columns:
+            series = columns[name].alias(name)
+            filled.append(series.fill_nan(None) if series.dtype.is_float() else series)
+        elif parameter.default is None and not parameter.nullable:
+            raise InvalidValue(f"the frame has no column '{name}', which {family.id} needs")
+        else:
+            absent.append(name)
+            filled.append(pl.Series(name, [parameter.default], kinds[name]).new_from_index(0, height))
+    frame = schema.in_stored_types(pl.DataFrame(filled), {name: kinds[name] for name in wanted})
+    defaults = {
+        name: space.parameters[bare].default
+        for name, (space, bare) in wanted.items()
+        if name in columns and space.parameters[bare].default is not None and bare not in space.active
+    }
+    if defaults:
+        frame = frame.with_columns(pl.col(name).fill_null(pl.lit(value, kinds[name])) for name, value in defaults.items())
+    frame = _without_inactive(family, frame, absent, of)
+    schema.check_parameters(family, frame, of)
+    for half, space in (("problem.", family.problem), ("config.", family.config)):
+        frame = space.without_usual(frame, half) if half.startswith(of) else frame
+    symbols = schema.symbol_columns(family, frame, of)
+    for constraint in family.problem.constraints:
+        bad = np.flatnonzero(constraint.program.frame(symbols, trusted=True).to_series().to_numpy() == 0.0)
+        if len(bad):
+            read = {item.name for item in constraint.program.symbols}
+            values = frame.row(int(bad[0]), named=True)
+            shown = " ".join(f"{name}={values[f'problem.{name}']}" for name in family.problem.parameters if f"p.{name}" in read)
+            raise InvalidValue(f"row {bad[0] + 1}: {constraint.sentence}, got {shown} ({len(bad)} such rows)")
+    return frame
+
+
+def _without_inactive(family: Family, frame: pl.DataFrame, absent: Sequence[str], of: str) -> pl.DataFrame:
+    """A default is filled in only where its parameter applies."""
+    for name in absent:
+        space, bare = schema.parameter_columns(family)[name]
+        if bare in space.active:
+            applies = space.active[bare].frame(schema.symbol_columns(family, frame, of), trusted=True).to_series() != 0.0
+            frame = frame.with_columns(pl.when(applies).then(pl.col(name)).alias(name))
+    return frame
