@@ -173,7 +173,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput"):
         return
     if not session.config.option.left_out:
-        session.config.cache.set(KEPT, sorted(_left_out))
+        if session.config.pluginmanager.has_plugin("cacheprovider"):
+            session.config.cache.set(KEPT, sorted(_left_out))
     elif set(_left_out.values()) - {f"needs {name}" for name in NEVER_IN_CI}:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
