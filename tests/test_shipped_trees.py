@@ -68,6 +68,7 @@ def test_configs_have_the_names_of_the_log(trees: ModuleType, mm: Table) -> None
     assert set(trees.choice_names(mm)) == {"extern_", *TILES}
 
 
+@pytest.mark.needs("torch")
 def test_a_choice_is_the_first_listed_one_that_was_measured(
     trees: ModuleType, mm: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_choice_is_the_first_listed_one_that_was_measured(
     assert oracle.card["efficiency_mean"]["value"] == 1.0
 
 
+@pytest.mark.needs("torch")
 def test_where_the_trees_are_not_sure_the_library_is_the_choice(
     trees: ModuleType, mm: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

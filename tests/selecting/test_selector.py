@@ -237,9 +237,11 @@ def test_whole_floats_and_categories_of_a_frame_are_problems(selector):
     )
 
 
+@pytest.mark.needs("pandas")
 def test_a_frame_of_pandas_gives_a_frame_of_pandas(selector):
     """With its own index and its own columns; NA and NaN are empty cells; answers are those of polars' frame."""
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     shapes = [SHAPE, {**SHAPE, "M": 10**6}, {**SHAPE, "N": 384}]
     given = pandas.DataFrame(shapes, index=[7, 5, 7]).astype({"M": "float64", "dtype": "category", "N": "Int64"})
     given["batch"], given["mine"] = pandas.array([1, None, 1], dtype="Int64"), [1, "two", None]

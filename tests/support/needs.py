@@ -50,6 +50,7 @@ NEEDS: dict[str, Callable[[], bool]] = {
     "triton": _packages("torch", "triton"),
     "ray": _packages("ray"),
     "optuna": _packages("optuna"),
+    "pandas": _packages("pandas"),
     "Kernel Tuner": _packages("kernel_tuner", "jsonschema"),
     "a working OpenCL": lambda: OpenClBackend.unavailable() is None,
     "a GPU": lambda: TritonBackend.unavailable() is None,

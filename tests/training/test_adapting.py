@@ -235,6 +235,7 @@ def test_a_model_of_the_rows_alone_is_kept_where_it_is_better(home, tmp_path, mo
     assert not found.manifest.warm_start
 
 
+@pytest.mark.needs("cmake")
 def test_a_moved_model_answers_in_c_as_in_python(home, tmp_path):
     """Exported to C it passes its own test of golden answers, which Python made."""
     import subprocess

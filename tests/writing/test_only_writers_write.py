@@ -105,6 +105,7 @@ def test_every_file_that_writes_a_text_is_known():
         "sweeping/tt_sweep.py",  # JSON, suite by suite
         "sweeping/formats.py",  # JSON, line by line
         "backends/command/__init__.py",  # JSON
+        "backends/opencl/__init__.py",  # the path of a driver, for OpenCL's loader
         "data/exporters/selected.py",  # JSON
         "data/exporters/tables.py",  # a mapping in TOML: tests/data/test_exporters.py
         "exporting/blob.py",  # tables of numbers, and texts that C never reads as code: tests/compiling/test_blob.py

@@ -78,13 +78,13 @@ class Dispatcher:
         backend: Backend | None = None,
     ) -> None:
         self.family = FAMILIES.get(family) if isinstance(family, str) else family
-        kind = backend_that_runs(self.family.id) if backend is None else type(backend)
+        kind = backend_that_runs(self.family.id, here=False) if backend is None else type(backend)
         if self.family.id not in kind.calls:
             raise NotFound(
                 f"backend {kind.name} runs {self.family.id}, but not on a caller's arrays: it dispatches "
                 f"{', '.join(kind.calls) or 'no family'}"
             )
-        self.backend = kind("0") if backend is None else backend
+        self.backend = backend_that_runs(self.family.id)("0") if backend is None else backend
         if not 0 < budget < math.inf:
             raise InvalidValue(f"budget must be a positive number of seconds, got {budget}: 1 is enough for most problems")
         self._call: type[Call] = kind.calls[self.family.id]
