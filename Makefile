@@ -22,7 +22,7 @@ $(BIN)/python:
 
 # Installed again whenever the dependencies change.
 $(VENV)/.core: pyproject.toml | $(BIN)/python
-	$(PIP) -e .
+	$(PIP) -e ".[train]"
 	@touch $@
 
 $(VENV)/.example: $(VENV)/.core examples/softmax/pyproject.toml

@@ -27,7 +27,7 @@ GEMM = ("gemm", "M=4096", "N=4096", "K=4096", "dtype=bf16", "layout=rcr", "--dev
 class Environment:
     """An empty environment with one package in it, and an empty folder to work in."""
 
-    def __init__(self, folder: Path, package: Path) -> None:
+    def __init__(self, folder: Path, package: Path, extra: str = "") -> None:
         self.folder = folder / "work"
         self.folder.mkdir(parents=True)
         venv.create(folder / "venv", with_pip=True)
@@ -37,7 +37,8 @@ class Environment:
             name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "KERNCAST_", "VIRTUAL_ENV"))
         }
         self.variables = {**kept, "PATH": f"{self.bin}:{kept['PATH']}", "KERNCAST_STORE": str(folder / "store")}
-        self.run(self.bin / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package.resolve())
+        pip = (self.bin / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
+        self.run(*pip, "install", f"{package.resolve()}{extra}")
 
     def run(self, *command: str | Path) -> str:
         """What a command prints; it must succeed."""
@@ -101,13 +102,13 @@ def main() -> None:
     assert size <= LARGEST_WHEEL_BYTES, f"the wheel has {size:,} bytes, and at most {LARGEST_WHEEL_BYTES:,} are allowed"
     for package in (wheel, sdist):
         with tempfile.TemporaryDirectory(prefix="kerncast-release-") as folder:
-            environment = Environment(Path(folder), package)
+            environment = Environment(Path(folder) / "plain", package)
             version = environment.kerncast("--version").strip().split()[-1]
             assert f"-{version}-" in wheel.name, f"{wheel.name} says that it is version {version}"
             assert sdist.name == f"kerncast-{version}.tar.gz", f"{sdist.name} says that it is version {version}"
             ask(environment)
             if package is wheel and not given.quick:
-                measure(environment)
+                measure(Environment(Path(folder) / "train", package, "[train]"))
     print("the release works in an empty environment")
 
 

@@ -47,6 +47,11 @@ class NotFound(KerncastError, LookupError):
         where = f"see `{listing}`" if listing else f"known: {', '.join(map(quoted, names[:MOST_NAMES])) or 'none'}{more}"
         return cls(f"unknown {kind} '{quoted(name)}': {hint}{where}")
 
+    @classmethod
+    def package(cls, what: str, name: str, extra: str) -> NotFound:
+        """An error for a package that only an extra of kerncast brings."""
+        return cls(f"{what} needs {name}, not installed here: pip install 'kerncast[{extra}]'")
+
 
 class BadFile(KerncastError):
     """A file is truncated, foreign, newer than this version or contradicts itself: fix or replace it."""

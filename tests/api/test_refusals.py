@@ -1,6 +1,7 @@
 """Arguments of a wrong kind, and names that are nearly right: each refusal says the rule, the value and the next step."""
 
 import socket
+import sys
 
 import polars as pl
 import pytest
@@ -109,3 +110,17 @@ def test_a_selector_says_which_question_takes_several_problems_or_an_answer(mode
             pick(several)
     with pytest.raises(kc.InvalidValue, match=r"got dict: ask `explain\(pick\(problem\)\)`"):
         pick.explain(PROBLEM)
+
+
+def test_without_the_extra_train_models_answer_and_what_needs_it_is_refused_first(data, tmp_path, monkeypatch):
+    """An answer needs no chart and no scikit-learn; a report is refused before anything is fitted for it."""
+    for name in ("jinja2", "plotly", "plotly.graph_objects", "plotly.offline", "sklearn", "sklearn.neural_network"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    model = kc.train(data, model="gbdt", folds=2, threads=1, trees=8, bags=1)
+    assert kc.Selector(model, compile=False)(**PROBLEM).status == "ok"
+    assert kc.predict("gemm", {**PROBLEM, "dtype": "bf16"}, device="h100").time_ns > 0
+    assert not kc.evaluate(model, data, include_seen=True).rows.is_empty()
+    with pytest.raises(kc.NotFound, match=r"a report needs jinja2, not installed here: pip install 'kerncast\[train\]'"):
+        kc.evaluate(model, data, report=tmp_path / "report.html")
+    with pytest.raises(kc.NotFound, match=r"pip install 'kerncast\[train\]'"):
+        kc.train(data, model="mlp", folds=2, threads=1)

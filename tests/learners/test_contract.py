@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from kerncast.errors import BadFile, InvalidValue
+from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.learners.contract import Fitting, options_of, read_arrays, write_arrays
 from kerncast.learners.deep import Deep, layout, network
 from kerncast.learners.gbdt import Gbdt
@@ -84,7 +84,7 @@ def test_without_torch_a_network_predicts_and_training_says_what_to_install(fitt
     found = Deep.load(tmp_path, learner.options).predict(table.rows)
     assert np.array_equal(found.target, expected.target)
     assert np.array_equal(found.score, expected.score)
-    with pytest.raises(InvalidValue, match=r"pip install 'kerncast\[torch\]'"):
+    with pytest.raises(NotFound, match=r"pip install 'kerncast\[torch\]'"):
         Deep(learner.options).fit(table, Fitting(Target("relative")))
 
 

@@ -18,12 +18,15 @@ from kerncast.errors import KerncastError
 from kerncast.registry import FAMILIES, OPS
 from kerncast.version import __version__
 
-CORE = ("click", "jinja2", "lightgbm", "msgspec", "numpy", "plotly", "polars", "rich", "scikit-learn")
+CORE = ("click", "lightgbm", "msgspec", "numpy", "polars", "rich", "scipy")
 # Package → the extra that brings it, and what for.
 EXTRAS = {
+    "jinja2": ("train", "reports"),
     "optuna": ("tune", "kerncast train --tune"),
+    "plotly": ("train", "reports and plot()"),
     "pyopencl": ("opencl", "the backend opencl"),
     "ray": ("ray", "work on a cluster: --on ray"),
+    "scikit-learn": ("train", "training mlp models, and models of families with a library's kernel"),
     "torch": ("torch", "training deep models, the backend inductor, kerncast inductor"),
     "triton": ("triton", "the backend triton"),
     "uvicorn": ("serve", "kerncast serve"),

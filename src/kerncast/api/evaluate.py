@@ -15,7 +15,7 @@ from kerncast.evaluating.evaluation import Evaluation
 from kerncast.evaluating.evaluation import evaluate as run
 from kerncast.evaluating.off_grid import off_grid as held_out_by_kind
 from kerncast.evaluating.predictions import write_evaluated
-from kerncast.evaluating.report import write_report
+from kerncast.evaluating.report import check_can_report, write_report
 from kerncast.evaluating.seeds import seed_lines
 from kerncast.evaluating.solutions import read_solutions, score_solutions
 from kerncast.evaluating.tier_lines import tier_lines
@@ -67,6 +67,8 @@ def evaluate(
     page, rows = (None if path is None else Path(path) for path in (report, save_predictions))
     check_place("report", page)
     check_place("save_predictions", rows)
+    if page is not None:
+        check_can_report()
     judged = model_of(model)
     # Read now, so that a bad file is refused before anything is fitted.
     devices = [item.name for item in judged.manifest.devices]

@@ -56,7 +56,7 @@ def connected(address: str | None = None) -> Iterator[Any]:
         import ray
         from ray.job_config import JobConfig
     except ImportError as error:
-        raise NotFound("`on=ray` needs the package ray, which is not installed: `pip install 'kerncast[ray]'`") from error
+        raise NotFound.package("`on=ray`", "ray", "ray") from error
     if ray.is_initialized():
         yield ray
         return

@@ -41,7 +41,7 @@ def validate(
     in turns. `picture` is written as SVG.
     """
     if find_spec("torch") is None:
-        raise NotFound("validating needs torch, which is not installed: pip install 'kerncast[torch]'")
+        raise NotFound.package("validating", "torch", "torch")
     if (model_file is None) == (shapes is None):
         raise InvalidValue("give either `model_file` or `shapes`")
     if model_file is None and (exhaustive or picture is not None or threads is not None):

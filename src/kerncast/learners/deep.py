@@ -21,7 +21,7 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from kerncast.arrays import Floats, Ints
-from kerncast.errors import InvalidValue
+from kerncast.errors import InvalidValue, NotFound
 from kerncast.learners.c_source import CScope, CSource, learn_function
 from kerncast.learners.contract import (
     Fitting,
@@ -356,10 +356,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise InvalidValue(
-            "the model deep needs torch to train, which is not installed here: pip install 'kerncast[torch]' "
-            "(a trained one predicts without it)"
-        ) from error
+        raise NotFound.package("training the model deep (predicting does not)", "torch", "torch") from error
     return torch
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from kerncast.arrays import Floats, Ints
+from kerncast.errors import NotFound
 from kerncast.learners.contract import FEWEST_GROUPS
 from kerncast.learners.trees import Tree
 from kerncast.tables.feature_rows import Rows
@@ -31,7 +32,10 @@ def grow_library_trees(table: Table, trees: int, seed: int) -> tuple[Tree, ...]:
     rows, labels = _slower_by(table)
     if len(np.unique(table.group[rows])) < FEWEST_GROUPS:
         return ()
-    from sklearn.ensemble import ExtraTreesRegressor
+    try:
+        from sklearn.ensemble import ExtraTreesRegressor
+    except ImportError as error:
+        raise NotFound.package("learning when a library's kernel is the best choice", "scikit-learn", "train") from error
 
     features = table.rows.features[rows]
     edges = [_edges(column) for column in features.T]

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from kerncast import libm
 from kerncast.arrays import Floats
-from kerncast.errors import InvalidValue
+from kerncast.errors import InvalidValue, NotFound
 from kerncast.learners.c_source import CScope, CSource, learn_function
 from kerncast.learners.contract import (
     Fitting,
@@ -142,7 +142,10 @@ class Mlp(Learner):
 
     def _network(self, inputs: Floats, goal: Floats, seed: int, base: Self | None) -> Any:
         """A network with initial weights: random ones, or those of a base."""
-        from sklearn.neural_network import MLPRegressor
+        try:
+            from sklearn.neural_network import MLPRegressor
+        except ImportError as error:
+            raise NotFound.package("training the model mlp", "scikit-learn", "train") from error
 
         size = min(self._knobs.batch_size, len(goal))
         network = MLPRegressor(

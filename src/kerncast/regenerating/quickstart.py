@@ -85,8 +85,10 @@ def quickstart(
     """
     from kerncast.backends import get_backend
     from kerncast.data import Dataset
+    from kerncast.evaluating.report import check_can_report
     from kerncast.registry import FAMILIES
 
+    check_can_report()
     family = FAMILIES.get("gemm/cpu")
     why_not = get_backend("cpu").unavailable()
     if why_not is not None:

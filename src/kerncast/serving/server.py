@@ -83,4 +83,4 @@ def refuse_if_missing() -> None:
     """Refuse to serve without the packages of the extra `serve`."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise NotFound(f"serving needs {' and '.join(missing)}, not installed here: pip install 'kerncast[serve]'")
+        raise NotFound.package("serving", " and ".join(missing), "serve")

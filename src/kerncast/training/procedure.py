@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from kerncast.arrays import Floats
-from kerncast.errors import InvalidValue
+from kerncast.errors import InvalidValue, NotFound
 from kerncast.learners.contract import Fitting, Learner, Options, options_of
 from kerncast.learners.kinds import learner_class
 from kerncast.learners.target import Target
@@ -110,7 +110,7 @@ class Procedure:
         try:
             import optuna
         except ImportError as error:
-            raise InvalidValue("`tune` needs optuna: pip install 'kerncast[tune]'") from error
+            raise NotFound.package("`tune`", "optuna", "tune") from error
         kind = learner_class(self.recipe.kind)
         ranges = self.tuned_knobs()
         aside = held_out(table.group, TUNING_SHARE, self.recipe.seed + 1)

@@ -49,7 +49,10 @@ class Charts(dict[str, "Figure"]):
 
 def plotly_figures(evaluation: Evaluation, name: str | None = None) -> Charts | Figure:
     """Every chart that has something to show, by name; or only the chart called `name`."""
-    from plotly.graph_objects import Figure
+    try:
+        from plotly.graph_objects import Figure
+    except ImportError as error:
+        raise NotFound.package("`plot()`", "plotly", "train") from error
 
     _, told = without_fixed(evaluation)
     budget = None if evaluation.budget is None else dict(evaluation.budget)

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from kerncast.arrays import Floats, Ints
-from kerncast.errors import InvalidValue
+from kerncast.errors import NotFound
 from kerncast.selecting.search.ground import Ground
 from kerncast.selecting.search.scoring import Scoring
 
@@ -147,7 +147,7 @@ def with_optuna(ground: Ground, scoring: Scoring, seed: int) -> None:
     try:
         import optuna
     except ImportError as error:
-        raise InvalidValue("`strategy=optuna` needs optuna: pip install 'kerncast[tune]', or use `strategy=de`") from error
+        raise NotFound.package("`strategy=optuna` (unlike `de`)", "optuna", "tune") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions: dict[str, optuna.distributions.BaseDistribution] = {
         name: optuna.distributions.IntDistribution(0, parameter.size - 1)
