@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help quickstart test pytest rest soak check lint style types layers docs bench examples results dist version clean
+.PHONY: help quickstart test pytest rest soak house check lint style types layers docs bench examples results dist version clean
 
 help:
 	@echo "make quickstart   measure GEMM kernels on this machine and see what choosing is worth (under 5 minutes)"
@@ -13,6 +13,7 @@ help:
 	@echo "make soak         the tests with their long batteries: new random examples, thousands of them; ten minutes of sweeping, 10^8 rows (hours)"
 	@echo "make bench        run every benchmark, and keep what it measured in benchmarks/results/"
 	@echo "make results      docs/results.md from what is kept there"
+	@echo "make house        how heavy the package is: lines, files, rooms, options, and how far one question walks"
 	@echo "make examples     what the pages show below a command, as it is printed now"
 	@echo "make docs         build docs/_build/html"
 	@echo "make dist         wheel and sdist in dist/, checked and tried in an empty environment (about 10 minutes)"
@@ -86,6 +87,9 @@ bench: $(VENV)/.dev
 # What the pages show below a command, as it is printed now.
 examples: $(VENV)/.dev
 	KERNCAST_SECOND_STAGE=1 KERNCAST_REWRITE=1 $(PYTEST) tests/docs -k test_what_a_page_shows
+
+house: $(VENV)/.dev
+	-@$(BIN)/python benchmarks/house.py
 
 results: $(VENV)/.core
 	$(BIN)/python benchmarks/render_results.py

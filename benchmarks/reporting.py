@@ -211,13 +211,19 @@ def finish(benchmark: Benchmark, rows: Sequence[Row], file: Path | None, *, part
 
     `partial`: the run measured some of the script's rows; the others stay in the file as they are, and say of which run.
     """
+    code = show(rows)
+    if file is not None:
+        found = measured_here(benchmark, rows)
+        write(merged(read(file), found) if partial and file.exists() else found, file)
+    return code
+
+
+def show(rows: Sequence[Row]) -> int:
+    """Print each row with its target; 1 if a row is short of its target, else 0."""
     for row in rows:
         interval = f" ({span(row.interval, row.unit)})" if row.interval else ""
         target = f", target {aim(row.target, row.unit)}" if row.target else ""
         print(f"  {verdict(row):<15} {row.what}: {measured(row)}{interval}{target}")
-    if file is not None:
-        found = measured_here(benchmark, rows)
-        write(merged(read(file), found) if partial and file.exists() else found, file)
     return int(any(row.reached is False for row in rows))
 
 
