@@ -89,7 +89,7 @@ examples: $(VENV)/.dev
 	KERNCAST_SECOND_STAGE=1 KERNCAST_REWRITE=1 $(PYTEST) tests/docs -k test_what_a_page_shows
 
 house: $(VENV)/.dev
-	-@$(BIN)/python benchmarks/house.py
+	$(BIN)/python benchmarks/house.py
 
 results: $(VENV)/.core
 	$(BIN)/python benchmarks/render_results.py
