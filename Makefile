@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help quickstart test pytest rest soak house check lint style types layers docs bench examples results dist version clean
+.PHONY: help quickstart test pytest rest soak house goldens check lint style types layers docs bench examples results dist version clean
 
 help:
 	@echo "make quickstart   measure GEMM kernels on this machine and see what choosing is worth (under 5 minutes)"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench        run every benchmark, and keep what it measured in benchmarks/results/"
 	@echo "make results      docs/results.md from what is kept there"
 	@echo "make house        how heavy the package is: lines, files, rooms, options, and how far one question walks"
+	@echo "make goldens      whether what changed since the last commit (or BASE=a commit) answers exactly as before: minutes"
 	@echo "make examples     what the pages show below a command, as it is printed now"
 	@echo "make docs         build docs/_build/html"
 	@echo "make dist         wheel and sdist in dist/, checked and tried in an empty environment (about 10 minutes)"
@@ -90,6 +91,10 @@ examples: $(VENV)/.dev
 
 house: $(VENV)/.dev
 	$(BIN)/python benchmarks/house.py
+
+BASE := HEAD
+goldens: $(VENV)/.dev
+	$(BIN)/python benchmarks/goldens.py $(BASE)
 
 results: $(VENV)/.core
 	$(BIN)/python benchmarks/render_results.py
