@@ -60,6 +60,8 @@ def test_an_entry_says_what_the_model_is_and_how_good(home, store):
     assert store.entries() == [entry]
     assert {"id", "software", "added", "origin", "path", "warning"} <= set(entry.as_json())
     assert software.short(entry.software) == "a" * 12
+    built, wheel = "vllm==0.1.dev19262+gb6bbf29dd.d20260727", "torch==2.3.0+cu121"
+    assert [software.short([text]) for text in (built, wheel)] == ["vllm==0.1.dev19262", wheel]
 
 
 def test_a_model_is_found_in_the_stated_order(home, store):

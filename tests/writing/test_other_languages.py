@@ -126,7 +126,7 @@ def terminal(monkeypatch):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_what_is_printed_on_a_terminal_is_plain(text, terminal):
-    """Lines, ruled tables, and progress: stages, results and sentences, with and without a live display."""
+    """Lines, tables, and progress: stages, results and sentences, with and without a live display."""
     echo(text)
     echo(text, err=True)
     draw(TextTable((f"a{text}", "b"), [[text, 1]], title=text))

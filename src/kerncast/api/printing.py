@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+
 import click
 
+from kerncast.writing.layout import fitted
 from kerncast.writing.terminal import line
 
 
+def terminal_width(err: bool = False) -> int | None:
+    """How wide the terminal is; None where stdout (or stderr) is none: what a program reads does not depend on a width."""
+    return shutil.get_terminal_size().columns if (sys.stderr if err else sys.stdout).isatty() else None
+
+
 def echo(*lines: object, err: bool = False) -> None:
-    """Print each argument as one line, with control characters as codes; without arguments, an empty line."""
-    for text in lines or ("",):
-        click.echo(line(text), err=err)
+    """Print each argument as one line, with control characters as codes; without arguments, an empty line.
+
+    A terminal that is too narrow gets several lines, none of which ends within a word.
+    """
+    width = terminal_width(err)
+    for text in map(line, lines or ("",)):
+        for part in [text] if width is None else fitted(text, width):
+            click.echo(part, err=err)
 
 
 def echo_exactly(text: str | bytes, *, nl: bool = True) -> None:

@@ -33,8 +33,8 @@ def short(software: Sequence[str]) -> str:
     telling = next((known[name] for name in TELLING if name in known), None)
     word = telling or (" ".join(known.values()) if known else software[0])
     word = short_name(software[0]) if FRAMEWORK in known else word
-    # Hashes are cut as git cuts them; a version such as 1.2.0rc4 stays whole.
-    word = word[:12] if re.fullmatch(r"[0-9a-f]{13,}", word) else word
+    # Hashes are cut as git cuts them; a version such as 1.2.0rc4 stays whole, one such as 0.1.dev19262+gb6bbf29dd has a number.
+    word = word[:12] if re.fullmatch(r"[0-9a-f]{13,}", word) else re.sub(r"(?<=\d)\+g[0-9a-f]{7,}(\.d\d{8})?$", "", word)
     return word if len(software) == 1 else f"{word} and {len(software) - 1} more"
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kerncast.writing.layout import Column, Layout, lay_out
+
 LONGEST_LINE = 10_000
 
 
@@ -41,13 +43,15 @@ def counted(count: int, noun: str) -> str:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table that is not drawn yet; `str` aligns it with spaces, and nothing is cut."""
+    """A table that is not drawn yet; `str` aligns it with spaces, and nothing is cut. A cell that is a tuple is a list."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     title: str = ""
     right: Sequence[str] = ()
     """The columns that are aligned to the right."""
+    minor: Sequence[str] = ()
+    """The columns that a narrow terminal may leave out, the least important first."""
 
     @property
     def head(self) -> list[str]:
@@ -57,7 +61,14 @@ class TextTable:
     @property
     def cells(self) -> list[list[str]]:
         """The rows as text without control characters."""
-        return [["" if cell is None else line(cell) for cell in row] for row in self.rows]
+        return [[_text(cell) for cell in row] for row in self.rows]
+
+    def laid_out(self, width: int) -> Layout:
+        """Its lines on a terminal, without the title."""
+        rows = [[tuple(map(line, cell)) if isinstance(cell, tuple) else _text(cell) for cell in row] for row in self.rows]
+        sides = [name in self.right for name in self.columns]
+        cells = list(zip(*rows, strict=True)) or [()] * len(self.columns)
+        return lay_out(list(map(Column, self.head, cells, sides)), width, self.minor)
 
     def __str__(self) -> str:
         cells = self.cells
@@ -68,6 +79,10 @@ class TextTable:
             for row in [self.head, *cells]
         ]
         return "\n".join([line(self.title), *lines] if self.title else lines)
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None else line(", ".join(map(str, cell)) if isinstance(cell, tuple) else cell)
 
 
 def duration(nanoseconds: float | None) -> str:

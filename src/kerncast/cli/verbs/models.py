@@ -12,8 +12,9 @@ from kerncast.api.printing import echo, echo_exactly
 from kerncast.cli import completing
 from kerncast.cli.options import in_options
 from kerncast.cli.stored import model_argument, store_of_model
-from kerncast.cli.views.output import json_option, print_json, table
+from kerncast.cli.views.output import draw, json_option, print_json, table
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.writing.terminal import TextTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,7 @@ store_option = click.option(
     help="The store. [default: KERNCAST_STORE, else the one in the user's data directory]",
 )
 COLUMNS = ("model", "op", "family", "device", "software", "added", "rows", "problems", "R²", "MAPE", "efficiency", "size")
+MINOR = ("op", "problems", "R²", "rows", "added")
 EXIT = {"fresh": 0, "drifted": 1, "cannot tell": 3}
 
 
@@ -71,18 +73,19 @@ def command(context: click.Context, store: Path | None, as_json: bool) -> None:
         if not entries and not damaged:
             echo(f"the store {opened.path} is empty: add a model with `kerncast models add MODEL`")
         if entries or shipped:
-            table(COLUMNS, [_line(entry) for entry in (*entries, *shipped)], right=COLUMNS[6:])
+            lines = [_line(entry) for entry in (*entries, *shipped)]
+            draw(TextTable(COLUMNS, lines, right=COLUMNS[6:], minor=MINOR))
     if damaged:  # reported after the others are listed
         raise BadFile("; ".join(map(str, damaged)))
 
 
-def _line(entry: Entry) -> tuple[str, ...]:
+def _line(entry: Entry) -> tuple[str | tuple[str, ...], ...]:
     from kerncast.models import software
 
     record = entry.record
     called = entry.id if entry.shipped else "/".join(entry.id.rsplit("/", 2)[1:])
     return (
-        called, record.op, record.family, ", ".join(record.devices),
+        called, record.op, record.family, record.devices,
         software.short(record.software), record.added[:10] or "with kerncast", f"{record.rows:,}", f"{record.problems:,}",
         _number(record.r2, "{:.4f}"), _number(record.mape, "{:.1%}"), _number(record.efficiency, "{:.1%}"), _size(record.bytes),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Print results: lines as they are, tables ruled on a terminal and plain elsewhere."""
+"""Print results: lines and tables."""
 
 from __future__ import annotations
 

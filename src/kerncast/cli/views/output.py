@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kerncast.api.printing import echo, echo_exactly
+from kerncast.api.printing import echo, echo_exactly, terminal_width
 from kerncast.api.showing import shown
 from kerncast.cli import completing, json_printed
 from kerncast.errors import InvalidValue
-from kerncast.writing.terminal import TextTable, line
+from kerncast.writing.terminal import TextTable
 from kerncast.writing.terminal import assignments as assignments
 from kerncast.writing.terminal import duration as duration
 
@@ -64,26 +64,21 @@ def _plain(value: Any) -> Any:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "", right: Sequence[str] = ()) -> None:
-    """Print a table on stdout: ruled on a terminal, aligned plain text (nothing cut) elsewhere."""
+    """Print a table on stdout: on a terminal as wide as it is, elsewhere as plain text with nothing left out."""
     draw(TextTable(columns, rows, title, right))
 
 
 def draw(given: TextTable) -> None:
     """Print a table on stdout as `table` does."""
-    if not sys.stdout.isatty():
+    width = terminal_width()
+    if width is None:
         echo_exactly(str(given))  # its cells are lines already
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    ruled = Table(title_justify="left", header_style="bold", pad_edge=False)
-    ruled.title = Text(line(given.title), style="table.title") if given.title else None
-    for name, head in zip(given.columns, given.head, strict=True):
-        ruled.add_column(Text(head), justify="right" if name in given.right else "left", overflow="fold")
-    for row in given.cells:
-        ruled.add_row(*(Text(cell) for cell in row))
-    Console().print(ruled)
+    if given.title:
+        echo(given.title)
+    found = given.laid_out(width)
+    heads = found.head if os.environ.get("TERM") == "dumb" else [click.style(text, bold=True) for text in found.head]
+    echo_exactly("\n".join([*found.above, *heads, *found.body]))
 
 
 def say_unfinished(datasets: Iterable[Dataset], err: bool = False) -> None:
