@@ -17,8 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from reporting import Benchmark, Row, Target, finish, script_parser
-
-from kerncast.testing import chaos
+from tests.support import chaos
 
 BENCHMARK = Benchmark(__file__, "Reliability", "Everything goes wrong: what a collection makes of it")
 NONE = Target(0, 0)

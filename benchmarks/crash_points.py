@@ -13,8 +13,7 @@ import tempfile
 from pathlib import Path
 
 from reporting import Benchmark, Row, Target, finish, script_parser
-
-from kerncast.testing.crash_cases import CASES, faults_at, prepare, undisturbed
+from tests.support.crash_cases import CASES, faults_at, prepare, undisturbed
 
 BENCHMARK = Benchmark(__file__, "Reliability", "Commands that die at a file call")
 

@@ -16,10 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from reporting import Benchmark, Row, Target, finish, script_parser
-
-from kerncast.testing.artefacts import every_artefact
-from kerncast.testing.damage import subjects
-from kerncast.testing.damaging import damaged
+from tests.support.artefacts import every_artefact
+from tests.support.damage import subjects
+from tests.support.damaging import damaged
 
 BENCHMARK = Benchmark(__file__, "Reliability", "Damaged files: cut short, and with bits flipped")
 NONE = Target(0, 0)

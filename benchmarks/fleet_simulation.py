@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
+from tests.support.clusters import small_cluster
 
 import kerncast
 from kerncast.collecting.collection import Collection
@@ -35,7 +36,6 @@ from kerncast.collecting.request import Request
 from kerncast.data import journal as journals
 from kerncast.data.dataset import Dataset
 from kerncast.data.schema import with_optional
-from kerncast.testing.clusters import small_cluster
 from kerncast.testing.faults import Sleeping
 
 BENCHMARK = Benchmark(__file__, "Measuring", "From one card to 512: a simulated fleet with the costs of the real driver")

@@ -11,8 +11,7 @@ import sys
 
 from chaos import EPISODES, chaos_rows
 from reporting import Benchmark, finish, script_parser
-
-from kerncast.testing import fleet_chaos
+from tests.support import fleet_chaos
 
 BENCHMARK = Benchmark(__file__, "Reliability", "Everything goes wrong on a Ray cluster: what a collection makes of it")
 ON_CLUSTER = {

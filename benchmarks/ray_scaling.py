@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from reporting import Benchmark, Row, Target, finish, script_parser, spread
+from tests.support.clusters import CARD, small_cluster
 
 import kerncast
 from kerncast.progress import Facts, Progress
-from kerncast.testing.clusters import CARD, small_cluster
 
 BENCHMARK = Benchmark(
     __file__, "Measuring", "Collecting on a Ray cluster: four devices against one",

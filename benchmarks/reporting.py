@@ -43,6 +43,8 @@ TOPICS = (
     "Spaces, sweeps and imports",
     "What users of other systems expect",
 )
+# Fault injection, clusters and damage are shared with the tests.
+sys.path.insert(0, str(ROOT))
 STARTED = time.perf_counter()
 RESAMPLES = 1000
 Values = Sequence[float] | np.ndarray[Any, Any]

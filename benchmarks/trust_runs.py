@@ -24,6 +24,7 @@ import numpy as np
 import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
 from select_latency import formula_ns, timed
+from tests.support.runnable import made_up_dataset, made_up_rows, obeys, random_problems, unrunnable
 
 import kerncast
 from kerncast import devices
@@ -34,7 +35,6 @@ from kerncast.op import Family, Problem
 from kerncast.registry import FAMILIES
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions
-from kerncast.testing.runnable import made_up_dataset, made_up_rows, obeys, random_problems, unrunnable
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 

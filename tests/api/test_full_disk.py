@@ -6,6 +6,7 @@ import resource
 import shutil
 
 import pytest
+from tests.support.routines import tiny_routine
 
 from kerncast.data.importers import Options, import_files
 from kerncast.errors import BadFile, InvalidValue, NotFound
@@ -13,7 +14,6 @@ from kerncast.models.model import Model
 from kerncast.op import Op, Problem
 from kerncast.registry import OPS, Registry
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.testing.routines import tiny_routine
 from kerncast.training.train import Recipe, train
 
 

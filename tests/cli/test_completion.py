@@ -8,10 +8,10 @@ import sys
 
 import click
 import pytest
+from tests.support.hostile import TEXTS
 
 from kerncast.cli import program
 from kerncast.cli.completing import SHELLS, VARIABLE
-from kerncast.testing.hostile import TEXTS
 
 HEADER = "input_shape_1,input_shape_2,input_shape_3,input_shape_4,bfloat16,input_DRAM,input_L1,kernel_duration"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from example_configs import LLAMA_8B
+from tests.support.routines import tiny_routine
 
 import kerncast
 from kerncast.cli import VERBS
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.testing.routines import tiny_routine
 
 # As the installed command begins, with several command lines, one after the other. What serves is ended as by Ctrl-C.
 COMMAND = """

@@ -4,8 +4,9 @@ import subprocess
 import sys
 import time
 
-from kerncast.testing import chaos
-from kerncast.testing.machine import Machine
+from tests.support import chaos
+from tests.support.machine import Machine
+
 from kerncast.testing.repeats import repeats
 
 # Gives 200 vectors every fault at least once.

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import polars as pl
 import pytest
+from tests.support.clusters import DidNotStart, small_cluster, wait_until
 
 import kerncast
 from kerncast.api.on_ray import connected
@@ -24,7 +25,6 @@ from kerncast.data.manifest import record_of
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.progress import Progress
 from kerncast.testing.backends import vector_texts
-from kerncast.testing.clusters import DidNotStart, small_cluster, wait_until
 from kerncast.testing.faults import FAULTY, OUTCOMES, plan, telling_ns
 
 pytest.importorskip("ray", reason="needs ray")

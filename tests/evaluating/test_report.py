@@ -7,13 +7,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tests.support.browser import Browser
 from tests.support.needs import require
 
 from kerncast.errors import CannotWrite
 from kerncast.evaluating import Evaluation, evaluate
 from kerncast.evaluating.report import write_report
 from kerncast.evaluating.report.words import duration, percent
-from kerncast.testing.browser import Browser
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 

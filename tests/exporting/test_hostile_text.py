@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from markdown_it import MarkdownIt
+from tests.support.hostile import LONG, TEXTS
 
 from kerncast.compiling.lower import lower
 from kerncast.data import Dataset
@@ -20,7 +21,6 @@ from kerncast.exporting.project import write_project
 from kerncast.models.model import Model
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, tiers_of
-from kerncast.testing.hostile import LONG, TEXTS
 from kerncast.training.train import Recipe, train
 
 RECIPE = Recipe("gbdt", {"trees": 3, "library_trees": 4, "leaves": 4, "lr": 0.3}, folds=2, threads=1)

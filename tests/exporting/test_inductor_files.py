@@ -11,6 +11,7 @@ from collections import defaultdict
 import numpy as np
 import polars as pl
 import pytest
+from tests.support.hostile import TEXTS
 
 import kerncast as kc
 from kerncast.errors import InvalidValue
@@ -23,7 +24,6 @@ from kerncast.learners.trees import Tree
 from kerncast.op import Problem
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, plain_tiers
-from kerncast.testing.hostile import TEXTS
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.support.runnable import made_up_dataset, made_up_rows, random_problems, unrunnable
 
 from kerncast.compiling.lower import lower
 from kerncast.errors import InvalidValue
@@ -17,7 +18,6 @@ from kerncast.selecting.tiers.build import TierOptions, build_tiers, tiers_named
 from kerncast.selecting.tiers.distill import Ground, lessons_of
 from kerncast.testing.exported import COMPILERS, STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.testing.runnable import made_up_dataset, made_up_rows, random_problems, unrunnable
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 

@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from tests.support.crash_cases import CASES, faults_at, prepare, undisturbed
 
 from kerncast.files import atomic
-from kerncast.testing.crash_cases import CASES, faults_at, prepare, undisturbed
 from kerncast.testing.repeats import repeats, soaking
 
 

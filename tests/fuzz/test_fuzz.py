@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.artefacts import SHAPE, reseal, swept
+from tests.support.mutating import mutated, mutated_json
 
 import kerncast
 from kerncast.compiling.overrides import read_overrides
@@ -31,8 +33,6 @@ from kerncast.registry import FAMILIES
 from kerncast.selecting.tiers.build import read_tiers
 from kerncast.store.store import Store
 from kerncast.sweeping import Vectors
-from kerncast.testing.artefacts import SHAPE, reseal, swept
-from kerncast.testing.mutating import mutated, mutated_json
 from kerncast.testing.repeats import repeats
 
 CORPUS = Path(__file__).parent / "corpus"

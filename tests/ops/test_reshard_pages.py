@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from releasing import reshard_noc
 
 from kerncast import devices
 from kerncast.device import hardware_namespace
 from kerncast.expr import Program
 from kerncast.families.reshard import reshard_cpu, reshard_single
 from kerncast.op import Problem
-from kerncast.ops import reshard_noc, reshard_pages
+from kerncast.ops import reshard_pages
 
 NAMES = ("block", "width", "height")
 CASES = [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tests.support.routines import tiny_routine
 
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound
@@ -19,7 +20,6 @@ from kerncast.registry import FAMILIES
 from kerncast.store.store import ENTRY, Store
 from kerncast.testing.backends import Analytic
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.testing.routines import tiny_routine
 from kerncast.training.train import Recipe as Recipe
 from kerncast.training.train import train
 

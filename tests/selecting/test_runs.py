@@ -5,6 +5,7 @@ import json
 import numpy as np
 import polars as pl
 import pytest
+from tests.support.runnable import made_up_dataset, made_up_rows, random_problems, unrunnable
 
 from kerncast.compiling.overrides import decide
 from kerncast.errors import InvalidValue
@@ -15,7 +16,6 @@ from kerncast.op import Problem
 from kerncast.registry import FAMILIES
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions
-from kerncast.testing.runnable import made_up_dataset, made_up_rows, random_problems, unrunnable
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 

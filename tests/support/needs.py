@@ -15,11 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.support.browser import chromium
 
 from kerncast.backends.cpu.build import find_compiler
 from kerncast.backends.opencl import OpenClBackend
 from kerncast.backends.triton import TritonBackend
-from kerncast.testing.browser import chromium
 from kerncast.testing.repeats import soaking
 
 SECOND_STAGE = "KERNCAST_SECOND_STAGE"

@@ -1,10 +1,10 @@
 """Fits as tasks of a Ray cluster give the same bytes as in this process."""
 
 import pytest
+from tests.support.clusters import small_cluster
 from tests.support.needs import require
 
 import kerncast
-from kerncast.testing.clusters import small_cluster
 
 require("ray")
 pytestmark = pytest.mark.needs("make soak")

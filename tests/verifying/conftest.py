@@ -1,8 +1,7 @@
 """One artefact of every kind, made once."""
 
 import pytest
-
-from kerncast.testing.artefacts import every_artefact
+from tests.support.artefacts import every_artefact
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Damaged files: cut short or with a bit flipped, every use names it, repairs it, or gives the same answer."""
 
-from kerncast.testing.damage import all_counts
+from tests.support.damage import all_counts
+
 from kerncast.testing.repeats import repeats
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import polars as pl
 import pytest
+from tests.support.artefacts import reseal
 
 import kerncast
 from kerncast.data import Dataset
 from kerncast.data.dataset import MANIFEST
 from kerncast.data.journal import NAME, STATE
 from kerncast.models.manifest import read_manifest, write_manifest
-from kerncast.testing.artefacts import reseal
 
 OLD = Path(__file__).parents[1] / "fixtures" / "0.1"
 

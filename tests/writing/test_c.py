@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.hostile import LONG, TEXTS
 
-from kerncast.testing.hostile import LONG, TEXTS
 from kerncast.testing.repeats import repeats
 from kerncast.writing.c import KEYWORDS, c_string, comment, filled, identifiers, plain_words
 

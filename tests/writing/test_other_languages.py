@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from tests.support.hostile import LONG, TEXTS
 
 from kerncast.api.printing import echo
 from kerncast.api.showing import LineShow, TerminalShow
 from kerncast.cli.views.output import draw
 from kerncast.data.importers.guess import draft_mapping
-from kerncast.testing.hostile import LONG, TEXTS
 from kerncast.testing.repeats import repeats
 from kerncast.writing import html, markdown, toml
 from kerncast.writing.shell import word

@@ -11,22 +11,26 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 from kerncast.expr import Expr, Namespace, Table, constant, log2, lookup, maximum, where
 from kerncast.op import Work
-from kerncast.ops import reshard_noc
 
-# A side is cut into at most this many parts, one per core.
-MOST_PARTS = reshard_noc.GRID**2
+# Written by releasing/reshard_noc.py.
+FILE = Path(__file__).with_name("reshard_noc.npz")
+NAMES = ("busiest", "row_by_row", "at_once", "ring_x", "ring_y", "ring_streams", "wraps_x", "wraps_y", "queue")
+# Cores along each side of the chip's grid. A side of a tensor is cut into at most as many parts as there are cores.
+GRID = 8
+MOST_PARTS = GRID**2
 
 
 @cache
 def network_tables() -> Mapping[str, Table]:
     """The tables of `reshard_noc`: [in strategy, out strategy, in x - 1, in y - 1, out x - 1, out y - 1]."""
-    with reshard_noc.FILE.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-        return {name: Table.of(stored[name].astype(np.float64)) for name in reshard_noc.NAMES}
+    with FILE.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        return {name: Table.of(stored[name].astype(np.float64)) for name in NAMES}
 
 
 @cache

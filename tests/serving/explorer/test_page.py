@@ -6,6 +6,7 @@ import threading
 
 import polars as pl
 import pytest
+from tests.support.browser import Browser
 from tests.support.needs import require
 
 from kerncast.models.model import Model
@@ -14,7 +15,6 @@ from kerncast.serving.explorer.ranking import ranked
 from kerncast.serving.running import run
 from kerncast.serving.settings import Settings
 from kerncast.serving.sources import Sources
-from kerncast.testing.browser import Browser
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train

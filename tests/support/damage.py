@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from tests.support.artefacts import SHAPE, collection_request, swept, trained_model, vectors
+from tests.support.damaging import Counts, Subject, Use, damaged
 
 import kerncast
 from kerncast.backends.cpu.profile import keep_rates, kept_rates
@@ -39,9 +41,7 @@ from kerncast.selecting.tiers.build import TierOptions, keep_tiers, kept_tiers, 
 from kerncast.store.store import Store
 from kerncast.sweeping import Vectors
 from kerncast.sweeping.pool import keep_configs, kept_configs
-from kerncast.testing.artefacts import SHAPE, collection_request, swept, trained_model, vectors
 from kerncast.testing.backends import Instant
-from kerncast.testing.damaging import Counts, Subject, Use, damaged
 
 
 def subjects(made: Mapping[str, Path], folder: Path) -> list[Subject]:

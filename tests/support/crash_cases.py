@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.crashing import DEAD, ended
+from tests.support.routines import tiny_routine
+
 from kerncast.data.dataset import Dataset
 from kerncast.errors import KerncastError
 from kerncast.models.model import Model
 from kerncast.store.store import Store
 from kerncast.sweeping.files import Vectors
-from kerncast.testing.crashing import DEAD, ended
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.testing.routines import tiny_routine
 
 PROBLEMS = ["--problems", "lognormal:3;M=16:512;N=16:512;K=16:512", "--vary", "dtype=fp16", "--vary", "layout=rcr"]
 BACKEND = ["--backend", "kerncast.testing.backends:Instant", "--devices", "0", "--samples", "1"]

@@ -24,7 +24,7 @@ from typing import Any
 DEAD = 86
 LONGEST_SECONDS = 120.0
 PRELOADED = [
-    "kerncast.testing.crashing", "kerncast.cli", "kerncast.cli.verbs.collect", "kerncast.cli.verbs.import_",
+    "tests.support.crashing", "kerncast.cli", "kerncast.cli.verbs.collect", "kerncast.cli.verbs.import_",
     "kerncast.cli.verbs.merge", "kerncast.cli.verbs.train", "kerncast.cli.verbs.models", "kerncast.cli.verbs.export",
     "kerncast.cli.verbs.regenerate", "kerncast.cli.verbs.sweep", "kerncast.api.collect", "kerncast.api.train",
     "kerncast.api.export", "kerncast.store.store", "kerncast.regenerating", "kerncast.selecting.selector", "lightgbm",

@@ -8,7 +8,7 @@ https://github.com/tenstorrent/tt-metal for which core reads what.
 
 The numbers take a minute and a half to compute, so they ship as `reshard_noc.npz`, written by
 
-    python -m kerncast.ops.reshard_noc src/kerncast/ops/reshard_noc.npz
+    python releasing/reshard_noc.py src/kerncast/ops/reshard_noc.npz
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from __future__ import annotations
 import sys
 from functools import cache
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from kerncast.arrays import Floats, Ints
+from kerncast.ops.reshard_pages import GRID, NAMES
 
-FILE = Path(__file__).with_name("reshard_noc.npz")
-GRID = 8
 STRATEGIES = 3  # block, width, height, as the op codes them
 TORUS = (10, 12)
 COLUMNS = np.array([1, 2, 3, 4, 6, 7, 8, 9])
@@ -34,7 +32,6 @@ NETWORKS = (0, 1)
 CORE_WEIGHT = 30.0 / 28.1
 # Moments at which the streams are sampled: rows down half a shard, and columns along a row.
 MOMENTS = (4, 6)
-NAMES = ("busiest", "row_by_row", "at_once", "ring_x", "ring_y", "ring_streams", "wraps_x", "wraps_y", "queue")
 
 Grid = tuple[int, int]
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kerncast.testing import chaos
-from kerncast.testing.chaos import Battery, Episode, Report
-from kerncast.testing.clusters import CARD, SmallCluster
+from tests.support import chaos
+from tests.support.chaos import Battery, Episode, Report
+from tests.support.clusters import CARD, SmallCluster
 
 KEEPER = b"ray::Keeper"
 NODES = 2

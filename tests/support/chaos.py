@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
+from tests.support.machine import Machine
 
 import kerncast
 from kerncast.data import Dataset, schema
@@ -26,7 +27,6 @@ from kerncast.data.journal import NAME
 from kerncast.registry import FAMILIES
 from kerncast.testing.backends import vector_texts
 from kerncast.testing.faults import FAULTY, OUTCOMES, Faults, plan, telling_ns
-from kerncast.testing.machine import Machine
 
 SHARES = {
     "segfault": 0.01,
