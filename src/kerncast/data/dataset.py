@@ -238,7 +238,7 @@ class Dataset(StoredRows):
         from kerncast.data.importers.guess import draft_mapping
         from kerncast.data.importers.mapped import read_table, table_format
 
-        return draft_mapping(read_table(table_format(Path(path), format), Path(path)), family)
+        return draft_mapping(read_table(table_format(Path(path), format), Path(path)), family, Path(path).stem)
 
     @staticmethod
     def merge(paths: Sequence[Dataset | str | Path], out: str | Path) -> Dataset:
