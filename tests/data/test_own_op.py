@@ -10,6 +10,7 @@ from click.testing import CliRunner
 import kerncast
 from kerncast.cli import program
 from kerncast.data.importers import Options, import_files
+from kerncast.errors import BadFile
 
 EVIL = '\x1b[31m"]\t[x] # \u202e'
 
@@ -122,3 +123,27 @@ def test_a_draft_goes_on_with_a_family_of_a_file(tmp_path):
     assert "next: save the draft, read it, then kerncast import csv" in done.stderr
     rows = import_files("csv", [other], tmp_path / "data", Options(mapping=tmp_path / "two.toml")).read()
     assert rows.select("family", "problem.height", "config.BLOCK", "time_ns").rows() == [("one/own", 128, 8, 0.25e9)]
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        (",n,us\n0,1,1.5\n1,2,2.5\n", [1500.0, 2500.0]),  # pandas writes row numbers under no name
+        ("n\tus\n1\t1,5\n2\t22,125\n", [1500.0, 22125.0]),
+        ("n;us\n1;0,125\n2;1,250\n", [125.0, 1250.0]),
+        ("n;us\n1;1,125\n2;1,250\n", None),  # thousands, perhaps
+        ('n,us\n1,"1,5"\n2,"2,5"\n', None),
+    ],
+)
+def test_a_comma_in_a_number_is_a_decimal_comma_only_if_it_can_be_nothing_else(tmp_path, text, times):
+    """A wrong guess would be a wrong time, so such cells are no times then."""
+    source, path = tmp_path / "t.csv", tmp_path / "t.toml"
+    source.write_text(text)
+    columns = 'device = "h100"\n[op]\nname = "t"\nproblem = { n = { from = 1, to = 9 } }\n[family]\nname = "own"\nconfig = {}\n'
+    path.write_text(columns + '[problem]\nn = "n"\n[time]\ncolumn = "us"\nunit = "us"\n')
+    if times is None:
+        with pytest.raises(BadFile, match="us must be a positive time"):
+            import_files("csv", [source], tmp_path / "data", Options(mapping=path))
+    else:
+        data = import_files("csv", [source], tmp_path / "data", Options(mapping=path))
+        assert data.read().sort("source_line")["time_ns"].to_list() == times

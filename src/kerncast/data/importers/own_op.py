@@ -6,6 +6,7 @@ that kernels are described by, such as `block`. Words are parameters of the kern
 
 from __future__ import annotations
 
+import keyword
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
@@ -40,8 +41,8 @@ _KERNEL_STEMS = (
 _KERNEL_WORDS = {"group", "lanes", "opt", "optlevel", "per", "wg"}
 # Words in the names of what is computed, for columns of words.
 _PROBLEM_WORDS = {
-    "act", "activation", "boundary", "direction", "dist", "distribution", "dtype", "func", "function", "layout", "mode", "op",
-    "has", "is", "operation", "padding", "pattern", "precision", "trans", "transa", "transb", "type", "with",
+    "act", "activation", "border", "boundary", "direction", "dist", "distribution", "dtype", "func", "function", "has", "is",
+    "layout", "mode", "op", "operation", "padding", "pattern", "precision", "trans", "transa", "transb", "type", "with",
 }  # fmt: skip
 # What was measured beside the time.
 _MEASURED_WORDS = {
@@ -63,8 +64,8 @@ _MOST_KERNELS = 1_000
 _LARGER = 16
 # A label that occurs once in a table with so many rows for each label is an odd cell.
 _ROWS_FOR_AN_ODD_LABEL = 100
-# Words that functions and requests use beside the parameters of a problem.
-_TAKEN = {*RESERVED, "device"}
+# Words that functions, requests and formulas use beside the parameters of a problem.
+_TAKEN = {*RESERVED, "device", *(word.lower() for word in keyword.kwlist)}
 # Sizes that occur in a message.
 _SHOWN = 3
 
@@ -228,6 +229,8 @@ def _place_dtype(draft: _Draft, column: str, filled: pl.Series, meant: Mapping[s
     unknown = [text for text, name in meant.items() if name is None]
     asked = filled.is_in(unknown).sum() > ODD * filled.len()
     translated = {text: name or OPEN for text, name in meant.items()} if asked else None
+    if asked:
+        draft.notes.append(f"{toml.string(column)} has words that are no dtypes: name what they mean also in [op.problem]")
     draft.add(column, "problem", Values("dtypes", labels=found), translated, "dtype")
 
 
