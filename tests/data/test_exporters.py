@@ -74,6 +74,57 @@ def own(tmp_path):
     return Dataset.open(synthetic_dataset(tmp_path / "own", rows))
 
 
+WRITTEN = """
+[op]
+name = "blur"
+doc = "a blur of \\"lines\\""
+work = { flops = "2 * pixels", bytes = "8 * pixels" }
+derived = { pixels = "width * height" }
+constraints = { small = "pixels <= 2 ** 16" }
+features = { log2_pixels = "log2(pixels)" }
+split_group = ["width"]
+
+[op.problem]
+width = { from = 1, to = 4096 }
+height = { from = 8, to = 64, step = 8 }
+dtype = ["fp16", "fp32"]
+edge = ["a\\nb", "#"]
+
+[family]
+name = "tiled"
+library = { kind = "theirs" }
+constraints = { fits = { rule = "kind == 'theirs' or tile <= width", says = "a tile must fit" } }
+features = { tiles = "where(kind == 'theirs', 0, ceil_div(width, max(tile, 1)))" }
+
+[family.config]
+kind = ["ours", "theirs"]
+tile = { powers_of_two = [4, 64], when = "kind == 'ours'", doc = "é" }
+wide = { flag = true }
+u = [1, 3]
+"""
+ROWS = "width,height,dtype,edge,kind,tile,wide,u,us\n16,8,fp16,#,ours,4,true,3,1.5\n64,16,fp32,#,theirs,,false,1,2.5\n"
+SAME = {name: name for name in ("width", "height", "dtype", "edge")}
+
+
+@pytest.mark.parametrize("to", ["csv", "parquet"])
+def test_a_table_of_a_declared_family_has_the_declaration_in_its_mapping(tmp_path, to):
+    """Written as TOML or drafted from a cache: the rows come back under the same declaration, without the first file."""
+    mapping = tmp_path / "blur.toml"
+    sections = "\n[problem]\n" + "".join(f'{name} = "{name}"\n' for name in SAME)
+    sections += "[config]\n" + "".join(f'{name} = "{name}"\n' for name in ("kind", "tile", "wide", "u"))
+    mapping.write_text('device = "a100"\n' + WRITTEN + sections + '[time]\ncolumn = "us"\nunit = "us"\n', encoding="utf-8")
+    (tmp_path / "rows.csv").write_text(ROWS)
+    written = kerncast.read(tmp_path / "rows.csv", mapping=mapping, out=tmp_path / "written", progress=False)
+    mapping.unlink()
+    (tmp_path / "cache.json").write_text(json.dumps(tuned() | {"device_name": "h100"}), encoding="utf-8")
+    drafted = import_files("kernel-tuner", [tmp_path / "cache.json"], tmp_path / "drafted", Options(values={"op": "blur"}))
+    for number, dataset in enumerate((written, drafted)):
+        table, found = dataset.export(tmp_path / f"out{number}.{to}", to=to)
+        again = import_files(to, [table], tmp_path / f"again{number}", Options(mapping=found))
+        assert rows_of(again).equals(rows_of(dataset))
+        assert again.families == dataset.families  # one object for one declaration
+
+
 @pytest.mark.parametrize("to", ["csv", "parquet"])
 def test_a_table_and_its_mapping_give_the_same_rows(own, tmp_path, to):
     """All columns, exact numbers, any text; the mapping is complete."""

@@ -1,5 +1,6 @@
 """Importers: the contract, and what each format promises beyond it."""
 
+import re
 import textwrap
 import tomllib
 
@@ -215,8 +216,8 @@ def test_guess_drafts_a_mapping_that_only_needs_its_question_marks_answered(tmp_
     path.write_text(draft.replace('device = "?"', 'device = "a100"'))
     dataset = import_files("csv", [source], tmp_path / "out", Options(mapping=path))
     assert dataset.read().select("problem.M", "time_ns", "device").rows() == [(1, 7500.0, "a100")]
-    source.write_bytes(b"alpha,beta\n1,2\n")
-    with pytest.raises(InvalidValue, match="name one with `family`"):
+    source.write_bytes(b"alpha,beta\nx,y\n")
+    with pytest.raises(InvalidValue, match="or name a family with `family`"):
         draft_mapping(read_table("csv", source))
 
 
@@ -255,16 +256,19 @@ def test_a_draft_without_a_question_mark_imports_as_it_stands(tmp_path, name):
 
 
 def test_guess_marks_what_it_cannot_know_and_invents_no_size(tmp_path):
-    """An op whose sizes are not columns is not proposed; a label or device that nobody knows is marked, and then refused."""
+    """An op whose sizes are not columns is named, not proposed; a label or device that nobody knows is marked, and refused."""
 
     def draft(text):
         (tmp_path / "t.csv").write_text(text)
         (tmp_path / "t.toml").write_text(kerncast.Dataset.guess_mapping(tmp_path / "t.csv"))
         return (tmp_path / "t.toml").read_text()
 
-    for text, lacks in (("tokens,hidden,dtype,ms\n1,2,fp16,1\n", "inter, top_k"), ("m,n,dtype,ms\n1,2,fp16,1\n", "K")):
-        with pytest.raises(InvalidValue, match=f"no op has all its sizes among the columns.*without a column for {lacks}"):
-            draft(text)
+    for text, lacks in (
+        ("tokens,hidden,dtype,ms\n1,2,fp16,1\n", "moe, .* inter, top_k"),
+        ("m,n,dtype,ms\n1,2,fp16,1\n", "gemm.* K"),
+    ):
+        assert re.search(f"the nearest is {lacks}.*: this is one of your own", found := draft(text))
+        assert tomllib.loads(found)["op"]["name"] == "t"
     found = draft('M,N,K,dtype,cuda_device,speed,gpu\n1,2,3,posit8,0,7,"Voodoo ""2"" \\"\n4,5,6,fp16,0,7,h100\n')
     assert 'dtype = { column = "dtype", values = { "fp16" = "fp16", "posit8" = "?" } }' in found
     assert 'ignore = ["cuda_device", "speed"]' in found
@@ -301,18 +305,33 @@ def test_an_odd_row_does_not_cost_the_guess(tmp_path):
     assert (dataset.rows, dataset.skipped.rows) == (299, 2)
 
 
-def test_a_draft_says_which_ignored_columns_look_like_a_kernels_parameters(tmp_path):
-    """Those that differ between rows of one problem, but not numbers that were measured; one such column is no config."""
-    source = tmp_path / "t.csv"
+def test_columns_that_tell_kernels_of_one_problem_apart_become_a_family_of_the_op(tmp_path):
+    """Those that differ between rows of one problem, but not numbers that were measured; where the op alone is clear."""
+    source, path = tmp_path / "t.csv", tmp_path / "t.toml"
     source.write_text(
-        "m,n,k,dtype,tile_x,pipeline,layer,tflops,time_us\n"
-        "1,2,3,fp16,64,mem,7,1.25,5\n1,2,3,fp16,128,compv3,7,1.5,4\n4,2,3,fp16,64,mem,8,2.5,6\n"
+        "m,n,k,dtype,tile_x,pipeline,layer,tflops,time_us,gpu\n"
+        "1,2,3,fp16,64,mem,7,1.25,5,a100\n1,2,3,fp16,128,compv3,7,1.5,4,a100\n4,2,3,fp16,64,mem,8,2.5,6,a100\n"
     )
-    draft = kerncast.Dataset.guess_mapping(source)
-    assert draft.startswith('family = "gemm/single"')
-    assert tomllib.loads(draft)["ignore"] == ["tile_x", "pipeline", "layer", "tflops"]
-    assert '# "tile_x", "pipeline": different in rows that are the same otherwise' in draft
-    assert "A family of your own declares a kernel's parameters, see docs/ops-and-families.md" in draft
+    path.write_text(kerncast.Dataset.guess_mapping(source))
+    found = tomllib.loads(path.read_text())
+    assert found["ignore"] == ["layer", "tflops"]
+    assert found["family"] == {"op": "gemm", "name": "own", "config": {"tile_x": [64, 128], "pipeline": ["compv3", "mem"]}}
+    rows = import_files("csv", [source], tmp_path / "out", Options(mapping=path)).read().sort("source_line")
+    assert rows.select("problem.M", "config.tile_x", "config.pipeline").rows() == [
+        (1, 64, "mem"),
+        (1, 128, "compv3"),
+        (4, 64, "mem"),
+    ]
+
+
+def test_a_parameter_that_may_be_left_out_is_not_taken_from_a_column_that_would_lose_rows(tmp_path):
+    """AITER's `splitK` is 0 where a product is not split, which is no `split_k`; the draft says so and keeps every row."""
+    source, path = tmp_path / "t.csv", tmp_path / "t.toml"
+    source.write_text("gfx,M,N,K,dtype,splitK,us\n" + "".join(f"gfx942,{m},64,32,fp8,{m % 2},{m}.5\n" for m in range(1, 9)))
+    path.write_text(kerncast.Dataset.guess_mapping(source))
+    assert '"?"' not in path.read_text()
+    assert '# "splitK" is left out: too many of its cells are not split_k (a whole number from 1' in path.read_text()
+    assert import_files("csv", [source], tmp_path / "out", Options(mapping=path)).rows == 8
 
 
 def test_several_files_become_one_dataset_with_several_sources(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -49,13 +50,18 @@ def read_csv_text(path: Path, skips: Skips | None = None) -> pl.DataFrame:
 
     # A byte that is not UTF-8 becomes half of a surrogate pair, so that it costs its own row only.
     with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-        rows = _rows(_lines(file))
+        lines_of_file = _lines(file)
+        heading = next(lines_of_file, "")
+        separator = _separator(heading)
+        rows = _rows(chain([heading], lines_of_file), separator)
         first, row, text = next(rows, (1, [], ""))
         if not _is_text(text):
             raise BadFile("line 1 is not text in UTF-8: unpack the file if it is compressed, or save it as UTF-8")
         if row is None:
             raise BadFile(f"line {first} is not CSV")
         header = [name.strip() for name in row]
+        if len(header) > 1 and not header[0] and "index" not in header:
+            header[0] = "index"  # pandas writes its row numbers under no name
         _check_header(header)
         most = TABLE_CELLS.limit // len(header)
         for line, row, text in rows:
@@ -71,7 +77,20 @@ def read_csv_text(path: Path, skips: Skips | None = None) -> pl.DataFrame:
                 if len(lines) == CHUNK:
                     flush()
     flush()
-    return pl.concat(frames, rechunk=True)
+    table = pl.concat(frames, rechunk=True)
+    return table if separator == "," else table.with_columns(_with_points(table[name]) for name in header)
+
+
+def _separator(heading: str) -> str:
+    """What stands between the cells: of comma, semicolon and tab the one that makes most columns of the header."""
+    return max(",;\t", key=lambda mark: len(_parsed([heading], mark) or ()))
+
+
+def _with_points(cells: pl.Series) -> pl.Series:
+    """Numbers with a decimal comma, as programs write them beside semicolons, if it cannot be one of thousands."""
+    comma = cells.filter(cells.str.contains(",", literal=True))
+    fits = comma.str.contains(r"^-?\d+,\d+$").all() and comma.str.contains(r"^-?0,|,(\d{1,2}|\d{4,})$").any()
+    return cells.str.replace(",", ".", literal=True) if fits else cells
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
@@ -85,7 +104,7 @@ def _lines(file: IO[str]) -> Iterator[str]:
         yield line
 
 
-def _rows(file: Iterable[str]) -> Iterator[tuple[int, list[str] | None, str]]:
+def _rows(file: Iterable[str], separator: str) -> Iterator[tuple[int, list[str] | None, str]]:
     """The rows with their last line and text; None for a line that is not CSV. A quoted cell may span several lines."""
     lines = iter(file)
     waiting: deque[str] = deque()
@@ -96,11 +115,11 @@ def _rows(file: Iterable[str]) -> Iterator[tuple[int, list[str] | None, str]]:
 
     while (line := following()) is not None:
         number += 1
-        row, taken = _parsed([line]), [line]
+        row, taken = _parsed([line], separator), [line]
         if row is None and line.count('"') % 2:
             while row is None and len(taken) < LONGEST_CELL_LINES and (more := following()) is not None:
                 taken.append(more)
-                row = _parsed(taken)
+                row = _parsed(taken, separator)
             if row is None:  # the quote was never closed: only the line that opens it is lost
                 waiting.extendleft(reversed(taken[1:]))
                 taken = [line]
@@ -108,9 +127,9 @@ def _rows(file: Iterable[str]) -> Iterator[tuple[int, list[str] | None, str]]:
         yield number, row, "".join(taken)
 
 
-def _parsed(lines: list[str]) -> list[str] | None:
+def _parsed(lines: list[str], separator: str) -> list[str] | None:
     try:
-        found = list(csv.reader(lines, strict=True))
+        found = list(csv.reader(lines, delimiter=separator, strict=True))
     except csv.Error:
         return None
     return found[0] if found else []

@@ -36,7 +36,7 @@ import msgspec
 
 from kerncast import dtypes, registry
 from kerncast.budgets import TOML_BYTES
-from kerncast.declared.declaration import Declaration, Formulas, Rule, Values, declared_family
+from kerncast.declared.declaration import LARGEST_SIZE, Declaration, Formulas, Rule, Values, declared_family
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.expr.nodes import BOOLEAN
 from kerncast.op import Family
@@ -98,6 +98,8 @@ class _Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     constraints: dict[str, str | _Rule] = {}
     features: dict[str, str] = {}
     library: dict[str, int | bool | str] = {}
+    configs: list[list[str]] = []
+    """Which configs exist, as `Declaration.configs` has it: written by `declared.family_text`, not by people."""
 
 
 def family_named(name: str) -> Family:
@@ -135,18 +137,32 @@ def declaration_in(tables: Mapping[str, Any]) -> Declaration | None:
     op = _read(tables["op"], _Op, "op") if "op" in tables else None
     if (op is None) == (family.op is None):
         raise BadFile("the kernels need one op: an [op] table that declares it, or family.op = NAME of one that is installed")
-    config = {name: _values(name, item, f"family.config.{name}") for name, item in family.config.items()}
+    # A family that lists its configs was drafted from results of an auto-tuner, where no label is a dtype.
+    listed = bool(family.configs)
+    config = {name: _values("" if listed else name, item, f"family.config.{name}") for name, item in family.config.items()}
     if op is None:
         base, problem, doc = OPS.get(str(family.op)).name, dict[str, Values](), family.doc
     else:
         base, doc = op.name, family.doc or op.doc
-        problem = {name: _values(name, item, f"op.problem.{name}") for name, item in op.problem.items()}
+        problem = {name: _values("" if listed else name, item, f"op.problem.{name}") for name, item in op.problem.items()}
         if not problem:
             raise BadFile("op.problem must declare at least one parameter, got none")
-    formulas = _formulas(op, family)
-    declared = Declaration(base, f"{base}/{family.name}", doc, problem, config, (), formulas)
+    formulas: Formulas | msgspec.UnsetType = _formulas(op, family)
+    if listed:
+        if formulas != Formulas():
+            raise BadFile("family.configs lists the configs that exist, so the file must not have rules, features or work")
+        formulas = msgspec.UNSET
+        problem = {name: _with_draft_default(values) for name, values in problem.items()}
+    declared = Declaration(base, f"{base}/{family.name}", doc, problem, config, tuple(map(tuple, family.configs)), formulas)
     _refuse_mistakes(declared_family(declared))
     return declared
+
+
+def _with_draft_default(values: Values) -> Values:
+    """A draft stores its default elsewhere."""
+    if not isinstance(values.preset, str):
+        return values
+    return msgspec.structs.replace(values, default=values.preset, preset=msgspec.UNSET)
 
 
 def _refuse_mistakes(family: Family) -> None:
@@ -209,6 +225,8 @@ def _values(name: str, item: Any, where: str) -> Values:
     if len(chosen) != 1 or (kinds["range"] and (said.low is None or said.high is None)):
         raise BadFile(f"{where} must have one of from and to, values, powers_of_two, labels or flag = true")
     kind = chosen[0]
+    if kind == "range" and (said.low, said.high, said.step) == (1, LARGEST_SIZE, 1):
+        kind = "size"
     numbers = {"range": (said.low, said.high, said.step), "powers": said.powers_of_two, "numbers": tuple(sorted(said.values))}
     if kind == "labels" and name == "dtype":
         kind = "dtypes"

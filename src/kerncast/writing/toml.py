@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kerncast.writing.terminal import line
 
@@ -24,6 +26,22 @@ def _code(char: str) -> str:
 def inline_table(values: Mapping[str, str]) -> str:
     """A table of strings in one line."""
     return "{ " + ", ".join(f"{string(key)} = {string(value)}" for key, value in values.items()) + " }"
+
+
+def value(given: str | bool | int | Sequence[Any] | Mapping[str, Any]) -> str:
+    """Text, a flag, a number, a list of such, or a table of such in one line."""
+    if isinstance(given, str):
+        return string(given)
+    if isinstance(given, bool | int):
+        return str(given).lower()
+    if isinstance(given, Mapping):
+        return "{ " + ", ".join(f"{key(name)} = {value(item)}" for name, item in given.items()) + " }"
+    return f"[{', '.join(map(value, given))}]"
+
+
+def key(name: str) -> str:
+    """A key: as it is where TOML allows that."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name, re.ASCII) else string(name)
 
 
 def comment(text: object) -> str:

@@ -54,7 +54,7 @@ from kerncast.writing.shell import word
     "--family",
     metavar="NAME",
     shell_complete=completing.families,
-    help="With --guess: the family whose parameters to look for.",
+    help="With --guess: the family whose parameters to look for; a name, or a TOML file that declares it.",
 )
 @json_option
 def command(
@@ -103,6 +103,10 @@ def command(
             raise InvalidValue("--guess reads one table and prints a draft: combine it only with --family and --json")
         draft = Dataset.guess_mapping(paths[0], format=format_name, family=family)
         print_json({"mapping": draft}) if as_json else echo_exactly(draft, nl=False)
+        asked = draft.count('"?"')
+        first = f'answer what is marked "?" ({asked}), then' if asked else "read it, then"
+        again = f"kerncast import {word(format_name)} {word(paths[0])} --mapping MAPPING.toml --out DATASET"
+        echo(f"next: save the draft, {first} {again}", err=True)
         return
     if family is not None:
         raise InvalidValue("--family is only for --guess; an import takes the family from the mapping file")

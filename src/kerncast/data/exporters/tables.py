@@ -15,6 +15,7 @@ from kerncast.data.exporters.selected import refuse_nothing
 from kerncast.data.schema import LABEL, MEASURED, parameter_columns
 from kerncast.data.skipping import LINE
 from kerncast.declared.declaration import declaration_of
+from kerncast.declared.family_text import family_tables
 from kerncast.errors import InvalidValue
 from kerncast.files.atomic import refuse_existing, write_atomically, write_text
 from kerncast.op import Family
@@ -44,10 +45,6 @@ def _write(
         raise InvalidValue(f"{out} would be its own mapping: give a name that ends in .csv or .parquet")
     # What no row has is left out, and so is where a row came from: imported again, that is this table.
     rows = rows.select(column.name for column in rows if column.count() and column.name not in PROVENANCE)
-    if declaration_of(family) is not None:
-        # A family drafted from a file is not installed, so no mapping can name it.
-        write_atomically(out, lambda path: write(rows, path))
-        return [out]
     refuse_existing(mapping)
     write_atomically(out, lambda path: write(rows, path))
     write_text(mapping, _mapping(family, rows))
@@ -58,10 +55,15 @@ def _mapping(family: Family, rows: pl.DataFrame) -> str:
     """The mapping file of the table."""
     used = [name for name in (*parameter_columns(family), *MEASURED) if name in rows.columns]
     ignored = [name for name in rows.columns if name not in (*used, "device")]
-    lines = [f"family = {toml.string(family.id)}", 'device = { column = "device" }']
+    declared = declaration_of(family)
+    lines = [] if declared else [f"family = {toml.string(family.id)}"]
+    lines.append('device = { column = "device" }')
     if LABEL in used:
         lines.append(f"label = {toml.string(LABEL)}")
     lines.append(f"ignore = [{', '.join(map(toml.string, ignored))}]")
+    if declared is not None:
+        # Nothing is installed that the mapping could name.
+        lines += ["", *family_tables(declared)]
     for section in ("problem", "config"):
         own = [name for name in used if name.startswith(f"{section}.")]
         lines += ["", f"[{section}]", *(f"{toml.string(name.partition('.')[2])} = {toml.string(name)}" for name in own)]

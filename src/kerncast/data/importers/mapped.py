@@ -23,6 +23,7 @@
     samples = "repeats"
     status = { column = "valid", values = { "1" = "ok", "0" = "invalid" } }
 
+The file may declare the family itself, in the tables `op` and `family` (`declared.family_file`), instead of naming one.
 `kerncast import csv TABLE --guess` drafts it.
 """
 
@@ -42,7 +43,8 @@ from kerncast.data import schema
 from kerncast.data.importers import Imported, Importer, Options, extra_columns, listed
 from kerncast.data.skipping import Skips, shortened
 from kerncast.data.text_table import LINE, read_csv_text, refuse_cells, refuse_rows, respelled
-from kerncast.declared.family_file import family_named
+from kerncast.declared.declaration import Declaration, declared_family
+from kerncast.declared.family_file import TABLES, declaration_in, family_named
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.files.parquet import read_parquet
@@ -60,11 +62,15 @@ OPEN = "?"
 # What columns say about the outcome of a run, in words that need no explanation.
 OUTCOMES = {
     **dict.fromkeys(("true", "1", "yes", "y", "ok", "pass", "passed", "success", "succeeded", "valid", "correct"), "ok"),
-    **dict.fromkeys(("false", "0", "no", "n", "invalid", "unsupported_shape"), "invalid"),
-    **dict.fromkeys(("fail", "failed", "failure", "error", "runtime_error", "launch_failure"), "launch_error"),
-    **dict.fromkeys(("oom", "out of memory"), "out_of_memory"),
+    **dict.fromkeys(("false", "0", "no", "n", "invalid", "unsupported shape"), "invalid"),
+    **dict.fromkeys(("fail", "failed", "failure", "error", "runtime error", "launch failure"), "launch_error"),
+    **dict.fromkeys(("compilation error", "compile failed", "compilation failed", "build error"), "compile_error"),
     **dict.fromkeys(("incorrect", "wrong", "mismatch"), "wrong_result"),
     **dict.fromkeys(("timed out", "timedout"), "timeout"),
+    **dict.fromkeys(("segfault", "crashed"), "crash"),
+    **dict.fromkeys(("skip", "skipped"), "not_run"),
+    "oom": "out_of_memory",
+    "not supported": "unsupported",
 }
 NANOSECONDS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
@@ -97,6 +103,13 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ignore: list[str] = []
     label: str | Cell | None = None
     """What the kernel of a row is called."""
+    declaration: Declaration | None = None
+    """The family, if the file declares it as well (tables `op` and `family`)."""
+
+    @property
+    def mapped_family(self) -> Family:
+        """The family whose parameters the columns are: as the file declares it, else the one that it names."""
+        return family_named(self.family) if self.declaration is None else declared_family(self.declaration)
 
 
 def read_mapping(path: Path | None) -> Mapping:
@@ -104,12 +117,16 @@ def read_mapping(path: Path | None) -> Mapping:
     if path is None:
         raise InvalidValue("a csv or parquet table needs `mapping` FILE.toml; draft one with `guess`")
     try:
-        mapping = msgspec.convert(decode_toml(TOML_BYTES.read(path)), Mapping)
+        tables = decode_toml(TOML_BYTES.read(path))
+        own = _declared(path, tables)
+        if own is not None:
+            tables = {key: value for key, value in tables.items() if key not in TABLES} | {"family": own.family}
+        mapping = msgspec.structs.replace(msgspec.convert(tables, Mapping), declaration=own)
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise BadFile(f"{path} is not a mapping file: {error}") from error
     except msgspec.ValidationError as error:
         raise BadFile(f"{path} is not a mapping file: {key_rule(error)} (draft one with `guess`)") from error
-    family = family_named(mapping.family)
+    family = mapping.mapped_family
     known = {
         "problem": set(family.problem.parameters),
         "config": set(family.config.parameters),
@@ -130,6 +147,15 @@ def read_mapping(path: Path | None) -> Mapping:
     if wrong:
         raise BadFile(f"{path}: '{wrong[0]}' is not a status (known: {', '.join(schema.Status)})")
     return mapping
+
+
+def _declared(path: Path, tables: dict[str, Any]) -> Declaration | None:
+    if "declaration" in tables:
+        raise BadFile(f"{path} has a key `declaration`: declare a family in the tables [op] and [family]")
+    try:
+        return declaration_in(tables)
+    except KerncastError as error:
+        raise BadFile(f"{path}: {error}") from error
 
 
 def _unanswered(mapping: Mapping) -> Iterator[str]:
@@ -247,7 +273,7 @@ def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> list[I
     A column that the mapping names must be there, unless it only says how a row was measured. Without the status, failed rows
     would count as times, so it must be there too.
     """
-    family = family_named(mapping.family)
+    family = mapping.mapped_family
     spaces = (("problem", family.problem), ("config", family.config))
     parameters = {f"{prefix}.{name}": item for prefix, space in spaces for name, item in space.parameters.items()}
     types = schema.schema_of(family)
