@@ -275,7 +275,7 @@ def test_a_family_with_nothing_to_choose_shows_its_times():
     summary = {
         "model": "m", "kind": "gbdt", "op": "exp", "family": "exp/single", "devices": ["x"], "datasets": [], "split": None,
         "problems_seen_in_training": 0, "includes_training_data": False, "overall": {**empty, **card}, "baselines": {},
-        "noise_floor": None, "slices": [], "worst": [], "worst_predictions": [],
+        "noise_floor": None, "pooled": None, "slices": [], "worst": [], "worst_predictions": [],
         "rates": {"tflops": None, "bandwidth_gb_s": None},
     }  # fmt: skip
     found = Evaluation(summary, pl.DataFrame(), pl.DataFrame())

@@ -10,6 +10,7 @@ import pytest
 from tests.support.needs import require
 
 import kerncast
+from kerncast.backends.command.benchmark import load
 from kerncast.data import Dataset
 from kerncast.data.dataset import merge
 from kerncast.declared.declaration import Declaration, declaration_of, declared_family
@@ -146,6 +147,40 @@ def test_from_one_file_to_a_choice_and_to_c(file, tmp_path):
     subprocess.run([compiler, "-O1", "-ffp-contract=off", "-o", str(built), *sources, "-lm"], check=True)
     said = subprocess.run([str(built)], check=True, capture_output=True, text=True).stdout
     assert "0 differences" in said
+
+
+def test_the_only_value_of_a_parameter_is_given_nowhere(file, tmp_path):
+    """To the program, in a table, a choice, a time, JSON to a model or a store, or with a config; another value is refused."""
+    told = " ".join(f'"{{{name}}}"' for name in ("problem.rows", "problem.columns", "problem.padded", "config.order"))
+    told += ' "{config.block_rows}" "{config.block_columns}"'
+    argv = BENCHMARK.replace('input = { to = "stdin" }\n', "").replace('"{setting.program}"]', f"{told}]".replace(" ", ", "))
+    file.write_text(argv.replace('argv = ["{setting.python}", ', 'argv = ["{setting.python}", "{setting.program}", ') + FAMILY)
+    load(str(file), settings(file))  # refuses a benchmark that does not tell its program what to measure
+    rows = [f"{rows},64,{block},{rows * (1 + abs(block - 16))}" for rows in (16, 64, 100, 256, 300) for block in (4, 16, 64)]
+    (tmp_path / "t.csv").write_text("\n".join(["rows,columns,block,ns", *rows]))
+    (tmp_path / "mapping.toml").write_text(
+        f"""
+family = "{file}"
+device = "a100"
+problem = {{ rows = "rows", columns = "columns" }}
+config = {{ order = {{ value = "rows" }}, block_rows = "block", block_columns = {{ value = "16" }} }}
+time = {{ column = "ns", unit = "ns" }}
+"""
+    )
+    data = kerncast.read(tmp_path / "t.csv", mapping=tmp_path / "mapping.toml", out=tmp_path / "d", progress=False)
+    assert data.read().select("problem.dtype", "config.unroll").unique().rows() == [("fp32", 4)]
+    model = kerncast.train(data, out=tmp_path / "m", folds=2, trees=10, progress=False)
+    asked, config = {"rows": 128, "columns": 64}, {"order": "rows", "block_rows": 16, "block_columns": 16}
+    pick = kerncast.Selector(model, compile=False)
+    assert pick(**asked).config.as_dict() == {**config, "unroll": 4}
+    assert pick.predict(asked, config).time_ns == model.predict(asked, config).time_ns == model.predict(asked).time_ns
+    store = kerncast.Store.open(tmp_path / "store")
+    store.add(model)
+    for where in ({"model": model}, {"store": store}):
+        reply = kerncast.query({"op": "transpose", "device": "a100", **asked}, compile=False, **where)
+        assert (reply["status"], reply["config"]) == ("ok", {**config, "unroll": 4})
+        reply = kerncast.query({"op": "transpose", "device": "a100", **asked, "dtype": "fp16"}, compile=False, **where)
+        assert reply["status"] in ("unsupported", "bad_input")
 
 
 def test_a_resume_takes_the_same_family_only(file, tmp_path):

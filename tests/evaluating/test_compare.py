@@ -23,7 +23,7 @@ EVEN = np.tile([1.0, -1.0], COUNT // 2)
 def verdict_of(change, old=GOOD, margin=0.0, limits=None):
     """What `judge` says of efficiencies that change so."""
     old, new = np.broadcast_arrays(old, old + change)
-    points = pl.DataFrame({"problem.M": np.arange(len(old)), "old_efficiency": old, "new_efficiency": new})
+    points = pl.DataFrame({"problem.M": np.arange(len(old)), "device": "a100", "old_efficiency": old, "new_efficiency": new})
     return judge(old, new, np.full(len(old), margin), limits or Limits(), points, {}, "efficiency")
 
 

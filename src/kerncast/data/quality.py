@@ -107,6 +107,8 @@ def _section(dataset: Dataset, family: Family, where: Sequence[str]) -> Report |
     return {**found, "rows": total, **counted}
 
 
+# A problem counts once for each device.
+_PLACED = pl.struct("device", "problem").hash(seed=0).alias("problem")
 _COUNTS = {"devices": "device", "software": "software", "backends": "backend", "statuses": "status"}
 
 
@@ -158,7 +160,8 @@ def _told(family: Family, rows: Condensed, source: _Rows, checks: RowChecks, dev
         "family": family.id,
         "rows": rows.frame.height,
         "looked_at_rows": rows.frame.height,
-        "problems": rows.frame["problem"].n_unique(),
+        "problems": rows.frame.select(_PLACED).to_series().n_unique(),
+        "pooled": _pooled(rows),
         "configs": rows.frame["config"].n_unique(),
         **{name: rows.counts[column] for name, column in _COUNTS.items()},
         "coverage": coverage(rows),
@@ -172,6 +175,12 @@ def _told(family: Family, rows: Condensed, source: _Rows, checks: RowChecks, dev
     }
 
 
+def _pooled(rows: Condensed) -> dict[str, int] | None:
+    """How many problems there are without their devices, and how many devices; None: one device."""
+    devices = len(rows.labels["device"])
+    return {"problems": rows.frame["problem"].n_unique(), "devices": devices} if devices > 1 else None
+
+
 def _halves(family: Family) -> tuple[tuple[str, Any], tuple[str, Any]]:
     return ("problem", family.problem), ("config", family.config)
 
@@ -179,7 +188,7 @@ def _halves(family: Family) -> tuple[tuple[str, Any], tuple[str, Any]]:
 def coverage(rows: Condensed) -> Report:
     """How much of the grid of problems × configs was attempted, and how evenly."""
     # 64 bits tell a hundred million pairs apart.
-    pairs = rows.frame.select("problem", pair=pl.struct("problem", "config").hash(seed=0)).unique("pair")
+    pairs = rows.frame.select(_PLACED, pair=pl.struct("device", "problem", "config").hash(seed=0)).unique("pair")
     per_problem = pairs.group_by("problem").len()["len"]
     total = rows.frame["config"].n_unique()
     return {
@@ -199,8 +208,7 @@ def fastest(
     rows_at: RowsAt,
 ) -> Report:
     """The fastest config of each problem, by the median of its repeats; ties go to the smaller key."""
-    shared = pl.struct("device", "problem").hash(seed=0).alias("problem")
-    ok = rows.frame.lazy().select(shared, "key", "time_ns", rows.ok.alias("ok"), at=PLACE).filter("ok").drop("ok").collect()
+    ok = rows.frame.lazy().select(_PLACED, "key", "time_ns", rows.ok.alias("ok"), at=PLACE).filter("ok").drop("ok").collect()
     again = ok["key"].is_duplicated()
     repeats = ok.filter(again).group_by("problem", "key", maintain_order=True)
     once, repeats_once = ok.filter(~again), repeats.agg(pl.col("time_ns").median(), pl.col("at").first())

@@ -11,7 +11,7 @@ from kerncast.data.repeats import spread_of
 from kerncast.data.schema import REPEAT_OF
 from kerncast.errors import KerncastError
 from kerncast.writing import html
-from kerncast.writing.terminal import TextTable, printable
+from kerncast.writing.terminal import TextTable, distinct, printable
 
 if TYPE_CHECKING:
     from kerncast.data.dataset import Dataset
@@ -30,20 +30,23 @@ class FamilySummary:
     family: str
     rows: int
     problems: int | None
-    """None: there are too many rows to count them for a summary."""
+    """A problem counts once for each device. None: there are too many rows to count them for a summary."""
     configs: int | None
     statuses: dict[str, int]
     devices: tuple[str, ...]
     noise: float | None
     """The median relative MAD: of the samples of a row where they are recorded, else of repeated rows; None: not known."""
+    pooled: dict[str, int] | None = None
+    """How many problems there are without their devices, and how many devices; None: one device, or not counted."""
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The cells of a table row."""
         statuses = ", ".join(f"{name} {count:,}" for name, count in self.statuses.items())
         noise = "unknown" if self.noise is None else f"{self.noise:.2%}"
-        counts = ("not counted" if count is None else f"{count:,}" for count in (self.problems, self.configs))
-        return self.family, f"{self.rows:,}", *counts, statuses, ", ".join(self.devices), noise
+        problems, configs = ("not counted" if count is None else f"{count:,}" for count in (self.problems, self.configs))
+        problems += distinct(self.pooled)
+        return self.family, f"{self.rows:,}", problems, configs, statuses, ", ".join(self.devices), noise
 
 
 def summaries(dataset: Dataset) -> list[FamilySummary]:
@@ -54,17 +57,19 @@ def summaries(dataset: Dataset) -> list[FamilySummary]:
         ends = rows.group_by("status", "device").len().collect(engine="streaming")
         statuses = ends.group_by("status").agg(pl.col("len").sum()).sort("len", "status", descending=[True, False])
         machines = tuple(str(name) for name in ends["device"].unique().sort())
-        problems = configs = noise = None
+        problems = configs = noise = pooled = None
         if total <= COUNTED_ROWS:
-            problems, configs = (_distinct(rows, half) for half in ("problem", "config"))
+            problems, configs = _distinct(rows, "device", "problem"), _distinct(rows, "config")
+            if len(machines) > 1:
+                pooled = {"problems": _distinct(rows, "problem"), "devices": len(machines)}
             noise = _noise(rows)
-        found.append(FamilySummary(family.id, total, problems, configs, dict(statuses.iter_rows()), machines, noise))
+        found.append(FamilySummary(family.id, total, problems, configs, dict(statuses.iter_rows()), machines, noise, pooled))
     return found
 
 
-def _distinct(rows: pl.LazyFrame, half: str) -> int:
-    """How many different problems or configs there are."""
-    columns = [name for name in rows.collect_schema().names() if name.startswith(f"{half}.")]
+def _distinct(rows: pl.LazyFrame, *parts: str) -> int:
+    """How many different problems, configs or both there are, or problems on devices."""
+    columns = [name for name in rows.collect_schema().names() if name.partition(".")[0] in parts]
     if not columns:
         return 1
     return int(rows.select(pl.struct(columns).hash(seed=0)).unique().select(pl.len()).collect(engine="streaming").item())

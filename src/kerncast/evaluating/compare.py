@@ -13,6 +13,7 @@ import polars as pl
 
 from kerncast.arrays import Floats, Ints
 from kerncast.errors import InvalidValue
+from kerncast.evaluating.points import part_of
 from kerncast.evaluating.text import joined, verdict_blocks
 from kerncast.evaluating.tier_choices import Tried, tier_choices, tiers_in
 from kerncast.evaluating.unseen import Judged, Paths, judged, listed, open_all, table_for, unknown_configs, untrained_labels
@@ -25,8 +26,9 @@ from kerncast.scoring.metrics import figure, resampled
 from kerncast.scoring.scorecard import Predicted
 from kerncast.scoring.trials import TIE_SIGMAS
 from kerncast.selecting.selector import Selector
-from kerncast.tables.table import Table
+from kerncast.tables.table import Table, pooled
 from kerncast.writing import html
+from kerncast.writing.terminal import assignments, counted, distinct, on_device
 
 BETTER, SAME, WORSE, AMBIGUOUS = "BETTER", "SAME", "WORSE", "AMBIGUOUS"
 # Two models are the same when the interval of the mean difference is within this. A limit may narrow it, never widen it.
@@ -68,7 +70,7 @@ class Verdict:
     reasons: tuple[str, ...]
     _summary: Mapping[str, Any]
     problems: pl.DataFrame
-    """Per problem: its parameters, `old_efficiency`, `new_efficiency`, `same_choice`."""
+    """Per problem: its parameters and device, `old_efficiency`, `new_efficiency`, `same_choice`."""
 
     @property
     def n(self) -> int:
@@ -121,9 +123,8 @@ class Verdict:
             for name, old, new in zip(asdict(self.old), asdict(self.old).values(), asdict(self.new).values(), strict=True)
         ]
         columns = (self.measure, "old", "new", "difference")
-        return html.panel(
-            f"{self.verdict}: {'; '.join(self.reasons)}", html.table(columns, rows, f"{self.n:,} problems", columns[1:])
-        )
+        problems = f"{counted(self.n, 'problem')}{distinct(self._summary['pooled'])}"
+        return html.panel(f"{self.verdict}: {'; '.join(self.reasons)}", html.table(columns, rows, problems, columns[1:]))
 
 
 def compare(
@@ -157,7 +158,7 @@ def compare(
     kept = trials.solvable
     efficiency = [trials.share[rows][kept] for rows in chosen]
     before, after = chosen[0][kept], chosen[1][kept]
-    return _judge_choices(table, table.rows.frame[before], (before, after), (efficiency[0], efficiency[1]), limits, facts)
+    return _judge_choices(table, table.placed(before), (before, after), (efficiency[0], efficiency[1]), limits, facts)
 
 
 def _judge_choices(
@@ -169,7 +170,7 @@ def _judge_choices(
     noises = [np.where(each < 0, np.nan, table.noise[each]) for each in rows]
     margin = noise_margin(*noises)
     same = rows[0] == rows[1]
-    points = problems.select(pl.col("^problem\\..*$")).with_columns(
+    points = problems.with_columns(
         old_efficiency=pl.Series(efficiency[0]), new_efficiency=pl.Series(efficiency[1]), same_choice=pl.Series(same)
     )
     return judge(*efficiency, margin, limits, points, {**facts, "agreement": float(same.mean())}, "efficiency")
@@ -202,7 +203,8 @@ def _compare_tiers(
         "tier": str(tier), "not_tried": int((~known).sum()),
         "answers_itself": {side: float(item.itself.mean()) for side, item in zip(("old", "new"), found, strict=True)},
     }  # fmt: skip
-    problems = table.problems.filter(pl.Series(table.trials.solvable)).filter(pl.Series(known))
+    trials = table.trials
+    problems = table.placed(trials.order[trials.starts[trials.solvable]][known])
     rows, efficiency = ((found[0].rows[known], found[1].rows[known]), (found[0].efficiency[known], found[1].efficiency[known]))
     return _judge_choices(table, problems, rows, efficiency, limits, facts)
 
@@ -231,10 +233,8 @@ def _compare_times(predicted: Sequence[Predicted], table: Table, limits: Limits,
         assert item.time_ns is not None
         accuracy.append(accuracy_of(item.time_ns[ok], table.time_ns[ok]))
     margin = TIE_SIGMAS * np.nan_to_num(table.noise[ok])
-    points = (
-        table.rows.frame.filter(pl.Series(ok))
-        .select(pl.col("^problem\\..*$"))
-        .with_columns(old_efficiency=pl.Series(accuracy[0]), new_efficiency=pl.Series(accuracy[1]), same_choice=pl.lit(True))
+    points = table.placed(np.flatnonzero(ok)).with_columns(
+        old_efficiency=pl.Series(accuracy[0]), new_efficiency=pl.Series(accuracy[1]), same_choice=pl.lit(True)
     )
     return judge(accuracy[0], accuracy[1], margin, limits, points, {**facts, "agreement": 1.0}, "accuracy")
 
@@ -281,7 +281,7 @@ def judge(
         told = "a loss, within the limits" if upper < 0 and not breached else "measure more problems to decide"
         verdict, reasons = AMBIGUOUS, [*breached, f"{interval}: {told}"]
     summary = {
-        **facts, "measure": what, "n_problems": len(old), "old": before, "new": after,
+        **facts, "measure": what, "n_problems": len(old), "pooled": pooled(points), "old": before, "new": after,
         "mean_difference": mean,
         "worst_drop": float(max(0.0, (old - new).max())),
         "improved": int((change > UNCHANGED).sum()),
@@ -305,9 +305,8 @@ def _lost(beyond: Floats, limits: Limits, points: pl.DataFrame) -> list[str]:
     if not len(lost):
         return []
     row = points.row(int(lost[np.argmax(beyond[lost])]), named=True)
-    shown = " ".join(f"{name.split('.', 1)[1]}={v}" for name, v in row.items() if name.startswith("problem.") and v is not None)
-    many = f"{len(lost)} problems" if len(lost) > 1 else "1 problem"
+    shown = assignments(part_of(row, "problem")) + (on_device(row) if pooled(points) else "")
     return [
-        f"{many} down more than {limits.problem:.0%} beyond the noise (worst: {shown}, {row['old_efficiency']:.1%} to "
-        f"{row['new_efficiency']:.1%})"
+        f"{counted(len(lost), 'problem')} down more than {limits.problem:.0%} beyond the noise (worst: {shown}, "
+        f"{row['old_efficiency']:.1%} to {row['new_efficiency']:.1%})"
     ]

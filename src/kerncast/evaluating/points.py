@@ -19,14 +19,13 @@ _SIDES = ("chosen", "best")
 
 
 def problem_points(table: Table, predicted: Predicted) -> pl.DataFrame:
-    """One row per problem on which something worked."""
+    """One row per problem on which something worked, with its device."""
     trials = table.trials
     chosen, best = trials.choose(predicted.score)[trials.solvable], trials.choose(trials.time_ns)[trials.solvable]
     frame = table.rows.frame
-    problem = [name for name in frame.columns if name.startswith("problem.")]
     config = [name for name in frame.columns if name.startswith("config.")]
     parts = [
-        frame[chosen].select(problem),
+        table.placed(chosen),
         frame[chosen].select(pl.col(config).name.map(lambda name: "chosen." + name.removeprefix("config."))),
         frame[best].select(pl.col(config).name.map(lambda name: "best." + name.removeprefix("config."))),
     ]
@@ -104,6 +103,8 @@ def _off(measured: str) -> pl.Expr:
 def worst_problems(points: pl.DataFrame, count: int) -> list[dict[str, Any]]:
     """The worst problems, each with the chosen and the best config."""
     known = ("efficiency", "chosen_ns", "best_ns", "predicted_ns", "configs", *(f"{s}_{r}" for r in RATES for s in _SIDES))
+    if points["device"].n_unique() > 1:
+        known = ("device", *known)
     return [
         {part: part_of(row, part) for part in ("problem", *_SIDES)} | {name: row[name] for name in known}
         for row in worst_first(points).head(count).iter_rows(named=True)

@@ -60,6 +60,8 @@ class WorstProblem:
     best_tflops: float | None = None
     chosen_bandwidth_gb_s: float | None = None
     best_bandwidth_gb_s: float | None = None
+    device: str | None = None
+    """None: all problems are of one device."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class Evaluation:
 
     _summary: Mapping[str, Any]
     problems: pl.DataFrame
-    """Per problem: its parameters, chosen and best config (`chosen.*`, `best.*`), times, efficiency."""
+    """Per problem: its parameters and device, chosen and best config (`chosen.*`, `best.*`), times, efficiency."""
     rows: pl.DataFrame
     """Per row that worked: its parameters, `number` (its problem's), measured and predicted time, bounds, score."""
     failures: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -146,7 +148,7 @@ class Evaluation:
 
     @property
     def n(self) -> int:
-        """Number of problems judged."""
+        """Number of problems judged; a problem counts once for each device that it was measured on."""
         return self.overall.n
 
     @property

@@ -11,9 +11,10 @@ import polars as pl
 from kerncast.arrays import Floats
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.compare import Limits, Verdict, accuracy_of, judge, noise_margin
+from kerncast.evaluating.points import part_of
 from kerncast.evaluating.predictions import AGAIN, Saved, read_evaluated
 from kerncast.scoring.trials import TIE_SIGMAS
-from kerncast.writing.terminal import assignments, duration
+from kerncast.writing.terminal import assignments, duration, on_device
 
 # Times of the same measurements are the same numbers; this allows for nothing but another way to write them.
 SAME_TIME = 1e-9
@@ -49,7 +50,7 @@ def compare_saved(old: Path, new: Path, *, limits: Limits | None = None) -> Verd
     else:
         first, second = (_accuracy(both, side, suffix) for side, suffix in zip(sides, SUFFIXES, strict=True))
         margin = TIE_SIGMAS * np.nan_to_num(noises[0])
-    given = both.select(pl.col(f"given.{name}").alias(name) for name in keys[1:])
+    given = both.select("device", *(pl.col(f"given.{name}").alias(name) for name in keys[1:]))
     points = given.with_columns(old_efficiency=pl.Series(first), new_efficiency=pl.Series(second), same_choice=same)
     return judge(first, second, margin, limits or Limits(), points, facts, what)
 
@@ -81,7 +82,7 @@ def _refuse_other_times(both: pl.DataFrame, keys: list[str], old: Path, new: Pat
     differ = both.filter(apart)
     if differ.height:
         row = differ.row(0, named=True)
-        problem = assignments({name.removeprefix("problem."): row[name] for name in keys if row[name] is not None})
+        problem = assignments(part_of(row, "problem")) + on_device(row)
         times = f"{duration(row['best_ns'])} in the one and {duration(row['best_ns_new'])} in the other"
         raise InvalidValue(
             f"{old} and {new} are of different data: the fastest time of {problem} is {times} ({differ.height:,} of "

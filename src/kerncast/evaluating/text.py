@@ -9,7 +9,7 @@ from kerncast.evaluating.solutions.scoring import said
 from kerncast.limits import sentence
 from kerncast.scoring.metrics import LOG_ERRORS
 from kerncast.work import BANDWIDTH, TFLOPS
-from kerncast.writing.terminal import TextTable, assignments, duration, printable, three_digits
+from kerncast.writing.terminal import TextTable, assignments, counted, distinct, duration, printable, three_digits
 
 Block = str | TextTable
 
@@ -127,6 +127,8 @@ def untrained_sentence(found: Mapping[str, Any]) -> str:
 def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
     """The figures of a model next to those of every baseline."""
     overall, others = evaluation["overall"], evaluation["baselines"]
+    # A model may be older than `pooled`.
+    problems = f"{counted(overall['n_problems'], 'problem')}{distinct(evaluation.get('pooled'))}"
     choosers = {name: card for name, card in others.items() if card["efficiency_mean"] is not None}
     if overall["efficiency_mean"] is not None:
         columns = ("efficiency", "model", "95 % interval", *choosers)
@@ -136,7 +138,7 @@ def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
             if name in overall  # a model may be older than a figure
         ]
         yield ""
-        yield TextTable(columns, lines, f"efficiency of the choice ({overall['n_problems']:,} problems, {title})", columns[1:])
+        yield TextTable(columns, lines, f"efficiency of the choice ({problems}, {title})", columns[1:])
         yield from _noise(evaluation)
         if evaluation.get("not_better"):
             yield f"! {not_better_sentence(evaluation)}"
@@ -155,7 +157,7 @@ def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
             between = "" if name.startswith("r2") else interval(overall[name], percent)
             lines.append((label, value(overall[name], percent), between, *cells))
         yield ""
-        yield TextTable(columns, lines, f"predicted against measured time ({overall['n_problems']:,} problems)", columns[1:])
+        yield TextTable(columns, lines, f"predicted against measured time ({problems})", columns[1:])
 
 
 def not_better_sentence(evaluation: Mapping[str, Any]) -> str:
@@ -293,15 +295,17 @@ def worst_blocks(worst: list[dict[str, Any]], count: int) -> Iterator[Block]:
         return
     rated = _rated(worst[:count], "best_")
     of_best = [f"{said} of the best" for said in ("time", *rated)]
-    columns = ("efficiency", "problem", "chosen", "time", *rated, "best", *of_best)
+    placed = ("device",) if any(w.get("device") for w in worst[:count]) else ()
+    columns = ("efficiency", "problem", *placed, "chosen", "time", *rated, "best", *of_best)
     lines = [
-        (f"{w['efficiency']:.1%}", assignments(w["problem"]), assignments(w["chosen"]), duration(w["chosen_ns"]),
+        (f"{w['efficiency']:.1%}", assignments(w["problem"]), *(w[name] for name in placed), assignments(w["chosen"]),
+         duration(w["chosen_ns"]),
          *(three_digits(w[f"chosen_{rate}"]) for rate in rated.values()), assignments(w["best"]), duration(w["best_ns"]),
          *(three_digits(w[f"best_{rate}"]) for rate in rated.values()))
         for w in worst[:count]
     ]  # fmt: skip
     yield ""
-    right = [name for name in columns if name not in ("problem", "chosen", "best")]
+    right = [name for name in columns if name not in ("problem", "device", "chosen", "best")]
     yield TextTable(columns, lines, f"the worst {len(lines)} choices", right)
 
 
@@ -402,7 +406,7 @@ def verdict_blocks(verdict: str, reasons: Iterable[str], summary: Mapping[str, A
     old, new = summary["old"], summary["new"]
     columns = (str(summary["measure"]), "old", "new", "difference")
     lines = [(name, f"{old[name]:.2%}", f"{new[name]:.2%}", f"{new[name] - old[name]:+.2%}") for name in old]
-    yield TextTable(columns, lines, f"{summary['n_problems']:,} problems", columns[1:])
+    yield TextTable(columns, lines, f"{counted(summary['n_problems'], 'problem')}{distinct(summary['pooled'])}", columns[1:])
     same = f"; the same choice on {summary['agreement']:.1%}" if "agreement" in summary else ""
     yield (
         f"improved {summary['improved']:,}, same {summary['same']:,}, degraded {summary['degraded']:,}; worst drop "

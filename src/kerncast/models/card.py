@@ -9,6 +9,7 @@ from kerncast.models.hull import fact_words, range_words
 from kerncast.models.manifest import Manifest
 from kerncast.scoring.splits import CONFIG
 from kerncast.writing import html, markdown
+from kerncast.writing.terminal import distinct
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model
@@ -45,11 +46,16 @@ def percent(figure: dict[str, float] | None) -> str:
     return f"{figure['value']:.2%} ({figure['lower']:.2%} to {figure['upper']:.2%})"
 
 
+def _problems(evaluation: dict[str, Any]) -> str:
+    # A model may be older than `pooled`.
+    return f"{evaluation['overall']['n_problems']:,} problems{distinct(evaluation.get('pooled'))}"
+
+
 def _figures(evaluation: dict[str, Any]) -> list[str]:
     overall = evaluation["overall"]
     how = "On one fixed hold-out by" if "warm_start" in evaluation else f"Out of fold, {evaluation['folds']} folds grouped by"
     lines = [
-        f"{how} {evaluation['split']}, {overall['n_problems']:,} problems; 95 % bootstrap intervals over problems.",
+        f"{how} {evaluation['split']}, {_problems(evaluation)}; 95 % bootstrap intervals over problems.",
         *([ONE_PROBLEM] if evaluation["split"] == CONFIG else []),
         "",
         "| | model | " + " | ".join(map(markdown.text, evaluation["baselines"])) + " |",
@@ -174,5 +180,5 @@ def _figures_html(evaluation: dict[str, Any]) -> str:
             mine, *theirs = (percent(card).partition(" (")[0] for card in cards)
             rows.append((title, mine, between, *theirs))
     columns = ("", "model", "95 % interval", *others)
-    title = f"how good it is ({overall['n_problems']:,} problems, held out by {evaluation['split']})"
+    title = f"how good it is ({_problems(evaluation)}, held out by {evaluation['split']})"
     return html.table(columns, rows, title, columns[1:])

@@ -76,9 +76,14 @@ def in_store(store: Store, strict: bool = False, ask: Ask | None = None) -> Find
     def find(asked: Address) -> Found | Several:
         if asked.op is None:
             raise InvalidValue('a request must name its op: {"op": "exp", …}')
-        op = OPS.get(asked.op)
         try:
-            found = store.lookup(op.name, asked.family, asked.device, asked.software, strict=strict)
+            op = OPS.get(asked.op).name
+        except NotFound:  # an op of the user's own is known by its models alone
+            if not store.entries(asked.op):
+                raise
+            op = asked.op
+        try:
+            found = store.lookup(op, asked.family, asked.device, asked.software, strict=strict)
         except NotFound as error:
             return _ready(asked, store, strict, error, ask)
         if len(found.entries) == 1 or found.family is None:
@@ -165,7 +170,8 @@ def _aliases(device: str) -> tuple[str, ...]:
 
 
 def _fits(model: Model, asked: Address) -> bool:
-    if asked.op is not None and OPS.get(asked.op).name != model.manifest.op:
+    # An op of the user's own is known by its models alone.
+    if asked.op not in (None, model.manifest.op) and OPS.get(asked.op).name != model.manifest.op:
         return False
     if asked.family is not None and asked.family not in (model.family.id, model.family.id.split("/")[1]):
         return False

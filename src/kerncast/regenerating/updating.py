@@ -71,7 +71,7 @@ class Fresh:
 
     @property
     def problems(self) -> int:
-        return self.rows.select(pl.col("^problem\\..*$")).n_unique() if self.rows.height else 0
+        return self.rows.select(pl.col("^(device|problem\\..*)$")).n_unique() if self.rows.height else 0
 
     def groups(self, model: Model) -> int:
         """How many groups of problems have a row that worked."""

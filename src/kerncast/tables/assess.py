@@ -14,7 +14,7 @@ from kerncast.arrays import Floats, Ints
 from kerncast.scoring import baselines
 from kerncast.scoring.metrics import mean_figure
 from kerncast.scoring.scorecard import Predicted, baseline_card, runtime_card, scorecard, top_k
-from kerncast.tables.table import Table
+from kerncast.tables.table import Table, pooled
 
 PORTFOLIO = 8
 # The share of problems on which a config must have been tried to count as tried on the same problems as the others.
@@ -37,8 +37,10 @@ def assess(table: Table, predicted: Predicted, fold: Ints, learned: Learned | No
 
     Two of the baselines learn too: from the other folds, unless `learned` gives what they know.
     """
-    card = scorecard(table.trials, predicted)
+    trials = table.trials
+    card = scorecard(trials, predicted)
     result: dict[str, Any] = {"overall": card, "baselines": {}}
+    result["pooled"] = pooled(table.placed(trials.order[trials.starts[trials.solvable]]))
     if card["efficiency_mean"] is not None:
         expected = {"random": baselines.random_expectations(table.trials)}
         found = choosing_baselines(table, fold, learned)

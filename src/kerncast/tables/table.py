@@ -115,6 +115,10 @@ class Table:
         """The distinct configs, in the order of their numbers."""
         return self._distinct("config.", self.config)
 
+    def placed(self, rows: Ints) -> pl.DataFrame:
+        """The problems of some rows, each with its device."""
+        return self.rows.frame.select(pl.col("^problem\\..*$"))[rows].with_columns(self.device_names[rows])
+
     def _distinct(self, prefix: str, numbers: Ints) -> pl.DataFrame:
         columns = [name for name in self.rows.frame.columns if name.startswith(prefix)]
         if not columns:  # a family with nothing to choose
@@ -127,6 +131,14 @@ class Table:
         """The median relative standard error of a label, where it is known."""
         known = self.noise[self.ok & np.isfinite(self.noise)]
         return float(np.median(known)) if len(known) else None
+
+
+def pooled(problems: pl.DataFrame) -> dict[str, int] | None:
+    """Of problems that are told apart by their device too: how many there are without it, on how many devices."""
+    devices = problems["device"].n_unique()
+    if devices < 2:
+        return None
+    return {"problems": problems.select(pl.col("^problem\\..*$")).n_unique(), "devices": devices}
 
 
 def _dense(numbers: Ints) -> Ints:

@@ -41,6 +41,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def distinct(pooled: Mapping[str, int] | None) -> str:
+    """What follows a count of problems of several devices, where each counts once for each device."""
+    return f", {pooled['problems']:,} distinct on {counted(pooled['devices'], 'device')}" if pooled else ""
+
+
 @dataclass(frozen=True)
 class TextTable:
     """A table that is not drawn yet; `str` aligns it with spaces, and nothing is cut. A cell that is a tuple is a list."""
@@ -105,6 +110,11 @@ def three_digits(value: float | None) -> str:
 def assignments(values: Mapping[str, Any]) -> str:
     """`M=128 N=256`: parameters in one line."""
     return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def on_device(row: Mapping[str, Any]) -> str:
+    """` on h100`, where the row says its device: it does among rows of several."""
+    return f" on {row['device']}" if row.get("device") else ""
 
 
 def known(values: Mapping[str, Any]) -> dict[str, Any]:

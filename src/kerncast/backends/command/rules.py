@@ -31,8 +31,11 @@ class _Names:
 
     def __init__(self, benchmark: Benchmark, family: Family) -> None:
         self.benchmark = benchmark
-        self.parameters = {f"problem.{name}" for name in family.problem.parameters}
-        self.parameters |= {f"config.{name}" for name in family.config.parameters}
+        halves = (("problem", family.problem), ("config", family.config))
+        found = {f"{half}.{name}": parameter for half, space in halves for name, parameter in space.parameters.items()}
+        self.parameters = set(found)
+        # The only value that there is need not be told.
+        self.fixed = {name for name, parameter in found.items() if parameter.size == 1 and not parameter.nullable}
         self.settings = {f"setting.{name}" for name in benchmark.settings}
         self.static = {*self.settings, *STATIC}
         self.vector = {*self.parameters, "id"}
@@ -79,7 +82,7 @@ def check(benchmark: Benchmark) -> None:
     told = names.parameters_of(used)
     if benchmark.input is not None and not benchmark.input.vector and _sends_vectors(benchmark):
         told = names.parameters  # without input.vector the whole vector is sent
-    left = sorted(names.parameters - told - set(benchmark.only))
+    left = sorted(names.parameters - names.fixed - told - set(benchmark.only))
     if left:
         raise BadFile(f"nothing tells the program {left[0]}: put {{{left[0]}}} where it reads it, or fix it under [only]")
     if "cache" in used and benchmark.cache != "warm":

@@ -25,6 +25,7 @@ from kerncast.cli.views.output import (
 )
 from kerncast.cli.views.skipped import skipped_facts, skipped_lines
 from kerncast.limits import sentence
+from kerncast.writing.terminal import distinct
 
 
 @click.command("inspect")
@@ -77,7 +78,7 @@ def _show_family(section: dict[str, Any], top: int, names: dict[str, str]) -> No
     echo("", f"{section['family']}")
     facts = [
         ("rows", f"{section['rows']:,}"),
-        ("problems", f"{section['problems']:,}"),
+        ("problems", f"{section['problems']:,}{distinct(section['pooled'])}"),
         ("configs", f"{section['configs']:,}"),
         *((name, _counted(section[name])) for name in ("devices", "software", "backends", "statuses")),
         ("configs per problem", f"{per_problem['min']} to {per_problem['max']}, median {per_problem['median']:g}"),
@@ -107,7 +108,8 @@ def _show_family(section: dict[str, Any], top: int, names: dict[str, str]) -> No
         table(columns, rows, "noise of repeats, by size of the measurement", right=columns[1:])
     else:
         echo("", "noise: unknown, nothing was measured twice")
-    _show_fastest(section["fastest"], section["fastest_of"], top)
+    of = f"{section['fastest_of']:,} problems{' that worked' if section['fastest_of'] < section['problems'] else ''}"
+    _show_fastest(section["fastest"], section["fastest_of"], of, top)
     echo()
     findings = list(_findings(section, names))
     for line in findings or ["nothing suspicious was found"]:
@@ -119,7 +121,7 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(shown) + (f", and {len(counts) - 6} more" if len(counts) > 6 else "")
 
 
-def _show_fastest(fastest: list[dict[str, Any]], total: int, top: int) -> None:
+def _show_fastest(fastest: list[dict[str, Any]], total: int, of: str, top: int) -> None:
     columns = ("device", "problem", "fastest", "time", "configs", "slowest/fastest")
     rows = [
         (
@@ -135,7 +137,7 @@ def _show_fastest(fastest: list[dict[str, Any]], total: int, top: int) -> None:
     if rows:
         echo()
         more = "all" if len(fastest) == total else f"{len(fastest):,}"
-        table(columns, rows, f"fastest config, {len(rows)} of {total:,} problems ({more} with --json)", right=columns[3:])
+        table(columns, rows, f"fastest config, {len(rows)} of {of} ({more} with --json)", right=columns[3:])
 
 
 def _findings(section: dict[str, Any], names: dict[str, str]) -> Iterator[str]:

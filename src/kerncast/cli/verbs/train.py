@@ -17,6 +17,7 @@ from kerncast.cli.views.evaluation import show
 from kerncast.cli.views.output import assignments, datasets_argument, json_option, print_json, software_option, where_option
 from kerncast.errors import InvalidValue
 from kerncast.writing.shell import word
+from kerncast.writing.terminal import distinct
 
 TARGETS = "relative, latency, tflops, bandwidth"
 # Options of the verb itself; all others are knobs of a kind of model.
@@ -136,9 +137,10 @@ def command(
         print_json({"path": str(out), "notes": notes, **trained.evaluation})
         return
     data, features = trained.manifest.data, trained.manifest.features
+    problems = f"{data.problems:,} problems{distinct(trained.evaluation.get('pooled'))}"
     echo(
         f"{trained.family.id} on {', '.join(item.name for item in trained.manifest.devices)}: {data.rows:,} vectors, "
-        f"{data.problems:,} problems, {data.configs:,} configs, {data.failures:,} failures"
+        f"{problems}, {data.configs:,} configs, {data.failures:,} failures"
     )
     if features.aliased_rows:
         echo(f"! {features.aliased_rows:,} rows have the same features as another config on their problem")

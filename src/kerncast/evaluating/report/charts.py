@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from kerncast.evaluating.report.plot import MOST_POINTS, Chart, axis, dots, line, low_end, sampled, share_axis, time_axis
-from kerncast.evaluating.report.words import assignments, chart_text, duration, part_of, percent, short
+from kerncast.evaluating.report.words import chart_text, duration, percent, problem_of, short
 
 # A long efficiency curve keeps all of the worst problems, and enough of the others to draw the line.
 MOST_CURVE_POINTS = 2_000
@@ -28,7 +28,7 @@ def efficiency_curve(problems: pl.DataFrame, levels: dict[str, tuple[float, str]
     ordered = ordered[kept]
     place = (kept + 1) / count
     labels = [
-        f"{chart_text(assignments(part_of(row, 'problem')))}<br>{percent(row['efficiency'])} of the best, "
+        f"{chart_text(problem_of(row))}<br>{percent(row['efficiency'])} of the best, "
         f"{duration(row['chosen_ns'])} against {duration(row['best_ns'])}"
         for row in ordered.iter_rows(named=True)
     ]
@@ -93,7 +93,7 @@ def predicted_scatter(rows: pl.DataFrame, problems: pl.DataFrame, choosing: bool
     ends = [float(both.min()), float(both.max())]
     hover = "predicted %{customdata[0]}<br>measured %{customdata[1]}<br>%{text}<extra></extra>"
     data = [*_band(known), line("exact", short(ends), short(ends), "@muted", width=1.5, dash="dash", hoverinfo="skip")]
-    texts = [chart_text(assignments(part_of(row, "problem"))) for row in drawn.iter_rows(named=True)]
+    texts = [chart_text(problem_of(row)) for row in drawn.iter_rows(named=True)]
     shown = [[duration(row[0]), duration(row[1])] for row in drawn.select("predicted_ns", "measured_ns").iter_rows()]
     size, opacity = (4, 0.35) if choosing else (6, 0.6)
     data.append(
@@ -105,7 +105,7 @@ def predicted_scatter(rows: pl.DataFrame, problems: pl.DataFrame, choosing: bool
         picked = picked[sampled(picked.height, MOST_POINTS // 4)]
         data.append(
             dots("chosen configs", short(picked["predicted_ns"]), short(picked["chosen_ns"]), "@accent", size=6, opacity=0.9,
-                  text=[chart_text(assignments(part_of(row, "problem"))) for row in picked.iter_rows(named=True)],
+                  text=[chart_text(problem_of(row)) for row in picked.iter_rows(named=True)],
                   customdata=[[duration(a), duration(b)] for a, b in picked.select("predicted_ns", "chosen_ns").iter_rows()],
                   hovertemplate=hover)
         )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from kerncast.evaluating.points import worst_first
-from kerncast.evaluating.report.words import assignments, duration, part_of, percent, short
+from kerncast.evaluating.report.words import assignments, duration, part_of, percent, problem_of, short
 
 MOST_PROBLEMS = 20
 # Configs shown for one problem: all that are near the best, and an even sample of the rest.
@@ -48,7 +48,7 @@ def _worst(row: dict[str, Any], measured: pl.DataFrame) -> Worst:
     ]
     predicted, real = row["predicted_ns"], row["chosen_ns"]
     return Worst(
-        label=assignments(part_of(row, "problem")), efficiency=percent(row["efficiency"]), share=row["efficiency"],
+        label=problem_of(row), efficiency=percent(row["efficiency"]), share=row["efficiency"],
         chosen=assignments(chosen), chosen_time=duration(real) if real is not None else "failed",
         best=assignments(best), best_time=duration(row["best_ns"]), predicted_time=duration(predicted),
         off=f"{real / predicted:.2f}×" if real is not None and predicted else "–",

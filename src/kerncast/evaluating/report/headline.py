@@ -9,6 +9,7 @@ from kerncast.evaluating.report.tables import plain_name
 from kerncast.evaluating.report.words import between, percent
 from kerncast.evaluating.text import NOT_RECORDED, unknown_sentence, untrained_sentence
 from kerncast.limits import sentence
+from kerncast.writing.terminal import counted, distinct
 
 # Title, figure, whether less is better, what it means.
 CARDS = (
@@ -88,7 +89,7 @@ def cards(summary: dict[str, Any]) -> list[Card]:
 
 def _counted(summary: dict[str, Any]) -> str:
     noise = summary.get("noise_floor")
-    text = "on which at least one config worked"
+    text = f"on which at least one config worked{distinct(summary['pooled'])}"
     return text if noise is None else f"{text}; a label's relative standard error is {percent(noise, 2)}"
 
 
@@ -96,7 +97,9 @@ def headline(summary: dict[str, Any]) -> Headline | None:
     """What the model is worth, in a number and a sentence."""
     overall = summary["overall"]
     mean, mape = overall["efficiency_mean"], overall.get("mape")
-    count = f"{overall['n_problems']:,} problem{'s' if overall['n_problems'] != 1 else ''}"
+    count = counted(overall["n_problems"], "problem")
+    if summary["pooled"]:
+        count += f" ({distinct(summary['pooled'])[2:]})"
     known_unseen = not summary["includes_training_data"] and summary.get("training_recorded", True)
     unseen = " it had not seen" if known_unseen else ""
     if mean is None and mape is None:

@@ -10,6 +10,7 @@ import numpy as np
 from kerncast.evaluating.report.headline import Card, cards, headline, levels, warnings
 from kerncast.evaluating.report.words import percent
 from kerncast.writing import html
+from kerncast.writing.terminal import counted, distinct
 
 if TYPE_CHECKING:
     from kerncast.evaluating.results import Evaluation
@@ -35,7 +36,7 @@ def evaluation_html(evaluation: Evaluation) -> str:
     parts.append(
         f'<details><summary>all figures</summary><pre style="overflow-x:auto">{html.escape(evaluation)}</pre></details>'
     )
-    return html.panel(f"{evaluation.family}: {evaluation.n:,} problems", *parts)
+    return html.panel(f"{evaluation.family}: {counted(evaluation.n, 'problem')}{distinct(summary['pooled'])}", *parts)
 
 
 def _tile(card: Card) -> str:

@@ -65,6 +65,7 @@ def render(evaluation: Evaluation, model: Model | None, budget: dict[str, Any] |
         against=tables.against(summary),
         rates=tables.rates(summary),
         worst_predictions=tables.worst_predictions(summary["worst_predictions"]) if choosing and _has_times(told.rows) else [],
+        placed=any(line.get("device") for line in summary["worst_predictions"]),
         sections=sections,
         slices=tables.slice_groups(summary["slices"]),
         worst=worst,
@@ -98,12 +99,15 @@ def _has_times(rows: pl.DataFrame) -> bool:
 
 
 def without_fixed(evaluation: Evaluation) -> tuple[dict[str, Any], Evaluation]:
-    """The problem parameters that are the same everywhere, and the evaluation without them: labels leave them out."""
+    """The problem parameters that are the same everywhere, and the evaluation without them and a lone device: labels leave
+    them out."""
     problems = evaluation.problems
-    if problems.height < 2:
-        return {}, evaluation
     names = [name for name in problems.columns if name.startswith("problem.") and problems[name].n_unique() == 1]
+    if problems.height < 2:
+        names = []
     fixed = part_of(problems.select(names).row(0, named=True), "problem") if names else {}
+    if problems["device"].n_unique() < 2:
+        names.append("device")
     return fixed, replace(evaluation, problems=problems.drop(names), rows=evaluation.rows.drop(names))
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from kerncast.arrays import Floats
 from kerncast.device import Device
 from kerncast.evaluating.report.plot import Chart, dots, line, log_axis, sampled
-from kerncast.evaluating.report.words import assignments, chart_text, duration, part_of, percent, short
+from kerncast.evaluating.report.words import chart_text, duration, percent, problem_of, short
 
 # More dots than this slow down the browser; then problems are sampled, and the caption says so.
 MOST_PROBLEMS = 10_000
@@ -32,7 +32,7 @@ def roofline_chart(problems: pl.DataFrame, device: Device | None, dtypes: list[s
     unit, scale = ("TFLOP/s", 1e-3) if top >= 1e3 else ("GFLOP/s", 1.0)
     data = _roofs(device, peaks, intensity, scale)
     roofs = bool(data)
-    labels = [chart_text(assignments(part_of(row, "problem"))) for row in drawn.iter_rows(named=True)]
+    labels = [chart_text(problem_of(row)) for row in drawn.iter_rows(named=True)]
     hover = f"%{{text}}<br>%{{y:.3g}} {unit} at %{{x:.3g}} FLOP/byte<br>%{{customdata}}<extra>%{{fullData.name}}</extra>"
     data.append(
         dots("fastest measured" if choosing else "measured", short(intensity), short(best * scale), "@best", size=8,

@@ -138,8 +138,8 @@ def _slice(item: dict[str, Any]) -> Line:
 def worst_predictions(lines: list[dict[str, Any]]) -> list[list[str]]:
     """The rows whose times are furthest off, as cells."""
     return [
-        [f"{line['ratio']:.3g}", assignments(line["problem"]), assignments(line["config"]) or "the only config",
-         duration(line["measured_ns"]), duration(line["predicted_ns"])]
+        [f"{line['ratio']:.3g}", *([line["device"]] if line.get("device") else ()), assignments(line["problem"]),
+         assignments(line["config"]) or "the only config", duration(line["measured_ns"]), duration(line["predicted_ns"])]
         for line in lines[:MOST_PREDICTIONS]
     ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kerncast.evaluating.points import part_of as part_of
 from kerncast.writing.html import chart_text as chart_text
-from kerncast.writing.terminal import three_digits
+from kerncast.writing.terminal import on_device, three_digits
 
 # Six digits draw the same picture as seventeen, in a third of the bytes.
 DIGITS = 6
@@ -47,6 +47,11 @@ def duration(nanoseconds: float | None) -> str:
 def assignments(values: Mapping[str, Any]) -> str:
     """`M=128 N=256`: parameters in one line."""
     return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def problem_of(row: Mapping[str, Any]) -> str:
+    """The problem of a row, and its device where there are several."""
+    return f"{assignments(part_of(row, 'problem'))}{on_device(row)}"
 
 
 def short(values: Iterable[Any]) -> list[float | None]:

@@ -40,9 +40,13 @@ def overview(dataset: Dataset, family: str | None = None) -> Json:
     problems, configs = _columns(own)
     counts = rows.select(
         pl.len().alias("rows"),
-        pl.struct(problems).n_unique().alias("problems"),
+        pl.struct("device", *problems).n_unique().alias("problems"),
+        pl.struct(problems).n_unique().alias("distinct"),
+        pl.col("device").n_unique().alias("devices"),
         (pl.struct(configs).n_unique() if configs else pl.lit(1)).alias("configs"),
     ).collect()
+    counted = counts.row(0, named=True)
+    pooled = {"problems": counted.pop("distinct"), "devices": counted.pop("devices")}
     same = rows.select(pl.col(name).n_unique() == 1 for name in problems).collect().row(0, named=True)
     constant = rows.select(name for name, alone in same.items() if alone).head(1).collect()
     unfinished = dataset.completeness
@@ -50,7 +54,8 @@ def overview(dataset: Dataset, family: str | None = None) -> Json:
         "families": [item.id for item in families],
         "family": own.id,
         "op": own.op.name,
-        **counts.row(0, named=True),
+        **counted,
+        "pooled": pooled if pooled["devices"] > 1 else None,
         "problem": [name.removeprefix("problem.") for name in problems],
         "config": [name.removeprefix("config.") for name in configs],
         "constant": part_of(constant.row(0, named=True), "problem") if constant.width else {},
@@ -114,9 +119,10 @@ def problems(dataset: Dataset, family: str | None = None, sort: str = "failed", 
     )  # fmt: skip
     for word in text.split()[:8]:
         name, equals, value = word.partition("=")
-        if f"problem.{name}" not in names or not equals:
-            raise InvalidValue(f"filter by parameters, as {own.op.split_group[0]}=128; got '{word[:80]}'")
-        grouped = grouped.filter(pl.col(f"problem.{name}").cast(pl.String) == value)
+        column = name if name == "device" else f"problem.{name}"
+        if column not in ("device", *names) or not equals:
+            raise InvalidValue(f"filter by parameters or device, as {own.op.split_group[0]}=128; got '{word[:80]}'")
+        grouped = grouped.filter(pl.col(column).cast(pl.String) == value)
     sorted_ = grouped.sort(sort, "device", *names, descending=[SORTS[sort], False, *([False] * len(names))], nulls_last=True)
     total = grouped.select(pl.len()).collect().item()
     page = min(max(page, 0), total // PAGE)
@@ -178,6 +184,7 @@ def worst_of(model: Model, dataset: Dataset, count: int = 20) -> Json:
     return {
         "how": how,
         "problems": overall["n_problems"],
+        "pooled": summary["pooled"],
         "overall": {name: overall.get(name) for name in figures},
         "worst": summary["worst"][:count],
         "worst_predictions": summary["worst_predictions"][:count],

@@ -3,7 +3,7 @@
 import { Line } from "./api.js";
 import { axes, bars, drawing, figure, histogram, scale } from "./charts.js";
 import { h, put, s, say, settled, table } from "./dom.js";
-import { assignments, count, duration, named, percent, times } from "./words.js";
+import { assignments, count, distinct, duration, named, percent, times } from "./words.js";
 
 const SORTS = [["failed", "most failures"], ["noise", "noisiest"], ["spread", "widest spread"], ["configs", "most configs"], ["best_ns", "fastest"]];
 
@@ -40,7 +40,7 @@ export class DataView {
     const facts = this.#facts, ok = facts.statuses.find((item) => item.value === "ok")?.rows ?? 0;
     const family = facts.families.length > 1 && h("label", { for: "family" }, "Family ", h("select", { id: "family", on: { change: (event) => { this.#remember({ family: event.target.value }); dispatchEvent(new HashChangeEvent("hashchange")); } } },
       facts.families.map((name) => h("option", { value: name, selected: name === facts.family }, name))));
-    const cards = [["rows", count(facts.rows), facts.devices.map((item) => `${item.value} (${count(item.rows)})`).join(", ")], ["problems", count(facts.problems), ""], ["configs", count(facts.configs), ""],
+    const cards = [["rows", count(facts.rows), facts.devices.map((item) => `${item.value} (${count(item.rows)})`).join(", ")], ["problems", count(facts.problems), distinct(facts.pooled)], ["configs", count(facts.configs), ""],
       ["worked", percent(ok / facts.rows), `${count(facts.rows - ok)} failed`], ["noise of a row", percent(facts.noise.median, 2), facts.noise.p90 === null ? "not recorded" : `P90 ${percent(facts.noise.p90, 2)}; deviation of its samples`]];
     return h("section", { class: "answer", "aria-labelledby": "data-title" }, h("div", { class: "head" }, h("h1", { id: "data-title" }, this.#name), family),
       h("p", { class: "small" }, [facts.family, ...facts.software.map((item) => item.value).filter(Boolean).slice(0, 3)].join(", ")),
@@ -96,11 +96,12 @@ export class DataView {
   }
 
   #listed(found) {
+    const placed = this.#facts.pooled ? ["device"] : [];
     const rows = found.problems.map((item) => [h("button", { type: "button", class: "link", on: { click: () => this.#askRows(item) } }, assignments(this.#kept(item.problem)) || assignments(item.problem)),
-      duration(item.best_ns), item.best_ns === null ? "nothing worked" : named(item.best), count(item.configs), count(item.failed), item.spread === null ? "–" : times(item.spread), percent(item.noise, 2)]);
+      ...placed.map((name) => item[name]), duration(item.best_ns), item.best_ns === null ? "nothing worked" : named(item.best), count(item.configs), count(item.failed), item.spread === null ? "–" : times(item.spread), percent(item.noise, 2)]);
     const pages = Math.ceil(found.total / found.page_size);
     const turn = (step) => () => { this.#state.page = found.page + step; this.#askProblems(); };
-    return [table("Problems", ["problem", "fastest", "config", "configs", "failed", "slowest / fastest", "noise"], rows, { right: [1, 3, 4, 5, 6] }),
+    return [table("Problems", ["problem", ...placed, "fastest", "config", "configs", "failed", "slowest / fastest", "noise"], rows, { right: [1, 3, 4, 5, 6].map((place) => place + placed.length) }),
       h("p", { class: "pages" }, h("button", { type: "button", disabled: found.page === 0, on: { click: turn(-1) } }, "Before"), ` ${count(found.total)} problems, page ${found.page + 1} of ${Math.max(1, pages)} `, h("button", { type: "button", disabled: found.page + 1 >= pages, on: { click: turn(1) } }, "Next"))];
   }
 
@@ -140,11 +141,12 @@ const HOW = {
 function judged(found, kept) {
   const overall = found.overall, value = (name) => overall[name]?.value ?? null, choosing = value("efficiency_mean") !== null;
   const cards = [["mean efficiency", "efficiency_mean"], ["P10", "efficiency_p10"], ["worst", "efficiency_min"], ["best config chosen", "top1"], ["noise ceiling", "noise_ceiling"], ["MAPE of the time", "mape"], ["90 % interval covers", "coverage_90"]].filter(([, name]) => value(name) !== null);
+  const placed = found.pooled ? ["device"] : [], right = (places) => ({ right: places.map((place) => place + placed.length) }), at = (item) => placed.map((name) => item[name]);
   const rows = choosing
-    ? found.worst.map((item) => [assignments(kept(item.problem)), percent(item.efficiency), duration(item.chosen_ns), named(item.chosen), duration(item.best_ns), named(item.best)])
-    : found.worst_predictions.map((item) => [assignments(kept(item.problem)), times(item.ratio), duration(item.predicted_ns), named(item.config), duration(item.measured_ns)]);
-  return [h("p", { class: found.how === "seen" ? "warning" : null }, `${HOW[found.how]} ${count(found.problems)} problems.`),
+    ? found.worst.map((item) => [assignments(kept(item.problem)), ...at(item), percent(item.efficiency), duration(item.chosen_ns), named(item.chosen), duration(item.best_ns), named(item.best)])
+    : found.worst_predictions.map((item) => [assignments(kept(item.problem)), ...at(item), times(item.ratio), duration(item.predicted_ns), named(item.config), duration(item.measured_ns)]);
+  return [h("p", { class: found.how === "seen" ? "warning" : null }, `${HOW[found.how]} ${count(found.problems)} problems${found.pooled ? `, ${distinct(found.pooled)}` : ""}.`),
     h("dl", { class: "cards" }, cards.map(([title, name]) => h("div", {}, h("dt", {}, title), h("dd", {}, percent(value(name))), overall[name].lower !== null && overall[name].lower !== undefined && h("small", {}, `${percent(overall[name].lower)} to ${percent(overall[name].upper)}`)))),
-    choosing ? table("Worst problems", ["problem", "efficiency", "chosen takes", "chosen", "best takes", "best"], rows, { right: [1, 2, 4] })
-      : table("Worst predictions", ["problem", "predicted / measured", "predicted", "config", "measured"], rows, { right: [1, 2, 4] })];
+    choosing ? table("Worst problems", ["problem", ...placed, "efficiency", "chosen takes", "chosen", "best takes", "best"], rows, right([1, 2, 4]))
+      : table("Worst predictions", ["problem", ...placed, "predicted / measured", "predicted", "config", "measured"], rows, right([1, 2, 4]))];
 }

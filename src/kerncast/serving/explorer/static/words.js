@@ -41,6 +41,9 @@ export function brief(value) {
   return value >= 1e5 ? `${digits(value / 1e3)}k` : String(value);
 }
 
+/** What follows a count of problems of several devices, where each counts once for each device. */
+export const distinct = (pooled) => (pooled ? `${count(pooled.problems)} distinct on ${pooled.devices} devices` : "");
+
 /** M=128 N=256 */
 export const assignments = (values) => Object.entries(values || {}).map(([name, value]) => `${name}=${value}`).join(" ");
 

@@ -1,0 +1,48 @@
+"""Every dotted name of kerncast in a page exists: in its text, its Python, its directives, and behind `python -m`."""
+
+import pytest
+from page_blocks import PAGES, ROOT
+from page_names import wrong_names
+
+FENCE = "`" * 3
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_every_name_in_a_page_exists(page):
+    """A method that was renamed is found where a reader would copy it from."""
+    wrong = [f"{page.name}:{line}: {name}" for line, name in wrong_names(page.read_text())]
+    assert not wrong, "these names do not exist:\n" + "\n".join(wrong)
+
+
+def block(language, *lines):
+    return "\n".join(["Text.", f"{FENCE}{language}", *lines, FENCE])
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("`kc.train` and\n`kc.trian(…)`", [(2, "kc.trian")]),
+        ("`Selector.load`, `model.predict()`, `answer.tim`", [(1, "Selector.load"), (1, "answer.tim")]),
+        ("`kerncast.testing.chaos.rum`", [(1, "kerncast.testing.chaos.rum")]),
+        # Files, other people's names, and what is part of another word.
+        ("`model.json`, `kerncast.h`, `docs/model.md`, `my_model.x`, `x.model.y`, `torch.compile`, kc.nothing", []),
+        (block("python", "import kerncast as kc", "model = kc.train('d')", "model.figures.runtime.mape.valu"),
+         [(5, "model.figures.runtime.mape.valu")]),
+        (block("python", "import kerncast", "for line in kerncast.evaluate('m', 'd').worst:", "    line.device, line.devic"),
+         [(5, "line.devic")]),
+        (block("python", "from kerncast.op import Problem, Problm", "import kerncast.nothing"),
+         [(3, "kerncast.op.Problm"), (4, "kerncast.nothing")]),
+        (block("python", "import kerncast as kc", "pick = kc.Selector('m')", "pick(M=1).time_n",
+               "[a.x for a in pick.rank({}, 3)]", "kc.Store.open('s').find('gemm').load().predic({})",
+               "kc = make(lambda pick: pick.x)", "kc.anything"),
+         [(5, "pick(M=1).time_n"), (6, "a.x"), (7, "kc.Store.open('s').find('gemm').load().predic")]),
+        (block("pycon", ">>> import kerncast as kc", ">>> if kc.nothing:", "...     kc.more()", "3"),
+         [(4, "kc.nothing"), (5, "kc.more")]),
+        (block("{eval-rst}", ".. autofunction:: kerncast.red", ".. autoclass:: kerncast.Dataset", "   :members: open, frme"),
+         [(3, "kerncast.red"), (4, "kerncast.Dataset.frme")]),
+        (block("console", "$ python -m kerncast.testing.chaos && python -m kerncast.tests"), [(3, "kerncast.tests")]),
+    ],
+)  # fmt: skip
+def test_a_name_that_does_not_exist_is_found_with_its_line(text, wrong):
+    """In text and code, through the types of calls, fields, items and loops; where types end, nothing is claimed."""
+    assert list(wrong_names(text)) == wrong
