@@ -51,7 +51,7 @@ MOST_REMEMBERED = 50_000
 TIMED_SECONDS, FEWEST_TIMED = 1.0, 20
 
 
-class _NoDevice(InvalidValue, AttributeError):
+class NoDevice(InvalidValue, AttributeError):
     """What is prepared for one device was asked of a selector of several. For `hasattr`, it is not there."""
 
 
@@ -125,7 +125,7 @@ class Selector:
             if name.startswith("__") or not vars(self).get("_several"):
                 raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
             names = ", ".join(record.name for record in self.model.manifest.devices)
-            raise _NoDevice(f"the model is for several devices ({names}): name one with `device`, or ask `selector.on(device)`")
+            raise NoDevice(f"the model is for several devices ({names}): name one with `device`, or ask `selector.on(device)`")
 
     def on(self, device: Device | str) -> Selector:
         """The selector for one of the model's devices, made when it is first asked for."""
