@@ -248,13 +248,27 @@ def test_a_verdict_prints_as_the_command_line_does(home, run):
     assert "40 problems" in Checked(found._repr_html_()).words
 
 
+def test_an_explanation_prints_as_the_command_line_does(home, run):
+    """The tables below the answer, as text and in a notebook."""
+    pick = kerncast.Selector(home / "m", tiers="full", tier="full", compile=False, progress=False)
+    found = pick.explain(pick(SHAPE))
+    code, out, _ = run("select", home / "m", *(f"{name}={value}" for name, value in SHAPE.items()), "--explain")
+    assert (code, out.split("\n\n", 1)[1].strip("\n")) == (0, str(found))
+    words = Checked(found._repr_html_()).text
+    for text in ("what mattered most", "the nearest measured problems", "runners-up of the full tier", "gemm: why kind="):
+        assert text in words
+
+
 def test_hostile_labels_stay_text_everywhere(strange):
     """No tag, no attribute and no colour of a stranger's reaches a notebook or a terminal."""
     dataset, model = kerncast.Dataset.open(strange / "d"), Model.load(strange / "m")
     found = evaluate(model, dataset.path, split="config")
     problem = {"kernel": "blur", "size_x": 1024, "size_y": 512}
     answers = [model.predict(problem, {"block_size_x": 16, "mode": label}) for label in HOSTILE]
-    shown = [dataset, model, found, model.device, model.family, model.family.op, model.family.config, *answers]
+    pick = kerncast.Selector(model, tiers="full", compile=False)
+    why = pick.explain(pick(problem))
+    assert any(label in Checked(why._repr_html_()).text for label in HOSTILE)
+    shown = [dataset, model, found, why, model.device, model.family, model.family.op, model.family.config, *answers]
     for item in shown:
         assert "\x1b" not in repr(item)
         assert Checked(item._repr_html_()).words

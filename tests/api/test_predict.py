@@ -286,6 +286,84 @@ def test_json_requests_are_answered_by_what_ships(shipped):
     assert (missing["status"], "N" in missing["message"]) == ("bad_input", True)
 
 
+def test_an_op_and_a_stored_model_are_found_beside_folders_of_their_names(shipped, pooled, tmp_path, run, monkeypatch):
+    """`gemm/`, empty or a dataset, hides neither the op nor the model of a store; a model in a folder is meant by its name."""
+    monkeypatch.chdir(tmp_path)
+    question = ["gemm", *(f"{name}={value}" for name, value in PROBLEM.items()), "--device", "h100"]
+    expected = run("predict", *question)
+    Path("gemm").mkdir()
+    assert run("predict", *question) == expected
+    (Path("gemm") / "dataset.json").write_text("{}")
+    assert run("predict", *question) == expected
+    assert run("predict", "./gemm")[2].startswith("kerncast: gemm is a dataset, not a model: train one on it with")
+    for verb in (["select"], ["search"], ["export", "--out", "x"], ["evaluate"], ["adapt", "--out", "x"], ["compare"]):
+        code, _, err = run(*verb, "gemm", *([] if verb[0] == "export" else ["other"]))
+        assert (code, "'gemm' is an op, not a model" in err) == (2, True), err
+    store = kerncast.Store.open()
+    entry = store.add(pooled)
+    assert run("select", *question)[2] == f"model: {entry.id}\n"
+    assert store.meant("gemm/library").id == entry.id
+    Path("g").mkdir()
+    assert store.meant("g") is None, "a letter of an id is no name beside a folder, which may have lost its model"
+    refused = kerncast.query({"op": "gemm", "device": "a100", **PROBLEM}, model="gemm")
+    assert (refused["status"], "name one of a100, h100" in refused["message"]) == ("no_model", True), "the stored one was asked"
+    Path(entry.id).mkdir(parents=True)
+    assert kerncast.open(entry.id).manifest.checksum == pooled.manifest.checksum
+    Path("moe").mkdir()
+    pooled.save("moe/m")
+    assert run("predict", "moe/m", "--family", "x")[2].startswith("kerncast: --family and --software choose among the models")
+    pooled.save("mla_bmm")
+    assert run("predict", "mla_bmm", *question[1:])[0] == 0, "a model in a folder that has the name of an op"
+
+
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.needs("a C compiler"))])
+def test_one_selector_answers_for_several_devices(pooled, compile, monkeypatch):
+    """The device is said at construction or in the question; each has its memo, and without a device the error names them."""
+    pick = kerncast.Selector(pooled, tiers="full", compile=compile, progress=False)
+    problem = {**PROBLEM, "split_k": 1, "batch": 1, "layout": "rcr"}
+    alone = {name: kerncast.Selector(pooled, device=name, tiers="full", compile=compile, progress=False) for name in PATHS}
+    first = {name: pick(**problem, device=name) for name in PATHS}
+    assert first == {name: alone[name](**problem) for name in PATHS}
+    assert first["a100"].time_ns != first["h100"].time_ns
+    monkeypatch.setattr(kerncast.selecting.selector.Selector, "_ask", None)
+    for name, answer in first.items():
+        again = [
+            pick(**problem, device=name),
+            pick({**problem, "device": name}),
+            pick.select(problem, device=devices.get(name)),
+        ]
+        assert {(item.tier, item.time_ns) for item in again} == {("memo", answer.time_ns)}
+    monkeypatch.undo()
+    assert pick.select_many([problem] * 2, device="h100")[1].time_ns == first["h100"].time_ns
+    assert pick.on("h100") is pick.on("H100")
+    assert pick.on("h100").rank(problem, 1)[0].config == first["h100"].config
+    assert repr(pick) == "Selector(gemm/library on one of a100, h100, as each question says)"
+    for ask in (pick, pick.select_many, pick.rank, lambda _: pick.tiers, lambda _: pick.query("{}")):
+        with pytest.raises(InvalidValue, match=r"several devices \(a100, h100\): name one with `device`"):
+            ask(problem)
+    assert not hasattr(pick, "artefact")
+    for device, words in (("b200", "trained on a100, h100, not on b200"), (3, "`device` is the name of a device")):
+        for ask in (pick, lambda problem, device: kerncast.Selector(pooled, device=device)):
+            with pytest.raises(InvalidValue, match=words):
+                ask(problem, device=device)
+    with pytest.raises(InvalidValue, match="trained on h100, not on a100"):
+        alone["h100"](**problem, device="a100")
+
+
+def test_the_devices_of_a_model_are_named_where_one_must_be_chosen(shipped, tmp_path, run):
+    """`select` takes the device as an option or in the question, and `export` in every form says which there are."""
+    question = ["shipped/gemm-vllm", *(f"{name}={value}" for name, value in PROBLEM.items())]
+    pooled = shipped / "gemm_vllm"
+    by_option = run("select", pooled, *question[1:], "--device", "h100")
+    assert by_option[0] == 0
+    assert run("select", pooled, *question[1:], "device=h100") == by_option
+    code, _, err = run("select", pooled, *question[1:], "device=h100", "--device", "a100")
+    assert (code, "names the devices a100, h100" in err) == (2, True)
+    for form in ("c", "blob", "json", "lookup-table"):
+        code, _, err = run("export", pooled, "--to", form, "--out", tmp_path / "x")
+        assert (code, "name one of a100, h100 with --device" in err) == (2, True)
+
+
 @pytest.mark.needs("a C compiler")
 def test_a_pooled_model_is_exported_for_one_of_its_devices(shipped, tmp_path, pooled):
     """The C of a slim model answers what Python answers on that device, and passes its self-test; it needs a device."""

@@ -46,6 +46,29 @@ def test_select_lists_the_best_and_explains(model, run):
     assert "runners-up" in out
 
 
+def test_a_ranking_says_what_it_is_sorted_by(model, run, tmp_path):
+    """The score, and what it is beside the time; which configs come first whatever it says; nothing of a single answer."""
+    told = []
+    for m in (128, 300, 512, 700, 1000):
+        asked = [f"M={m}", *PROBLEM[1:], "--top", "9"]
+        last = run("select", model, *asked)[1].splitlines()[-1]
+        times = [item["time_ns"] for item in json.loads(run("select", model, *asked, "--json")[1])]
+        assert last.startswith("sorted by the model's score, best first")
+        assert ("; beside the time, the score has what was learned from" in last) == (times != sorted(times))
+        told.append(times == sorted(times))
+    assert set(told) == {True, False}
+    assert "sorted by" not in run("select", model, *PROBLEM, "--top", "1")[1]
+    assert "sorted by" not in run("select", model, *PROBLEM[1:], "M=900000", "--top", "9")[1]
+    kind = Model.load(model).candidates.filter(pl.col("config.kind") == "library")
+    assert kind.height == 1
+    pin = {"problem": VALUES, "config": {"kind": "library"}}
+    (tmp_path / "o.toml").write_text(
+        f"[[pin]]\nproblem = {{M = 512}}\nconfig = {{kind = {json.dumps(pin['config']['kind'])}}}\n"
+    )
+    _, out, _ = run("select", model, *PROBLEM, "--top", "3", "--overrides", tmp_path / "o.toml")
+    assert "the pinned config comes before all others" in out
+
+
 def test_a_file_of_problems_gives_a_list_with_refusals_in_their_places(model, tmp_path, run):
     """JSON or parquet; exit code 1 when a problem got no config."""
     shapes = [VALUES, {**VALUES, "M": 10**6}]

@@ -102,7 +102,7 @@ def export(
     loaded, options = model_of(model), TierOptions(loss, max)
     if device is not None:
         loaded = loaded.on(device)
-    if to in ("c", "blob"):
+    if to != "csv":
         refuse_several_devices(loaded)  # before the tiers are built
     with shown(progress) as show:
         if configs is not None:

@@ -7,8 +7,7 @@ from pathlib import Path
 from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.data.dataset import Dataset
 from kerncast.errors import KerncastError, NotFound
-from kerncast.models.manifest import MANIFEST as MODEL
-from kerncast.models.model import Model, is_ck_directory
+from kerncast.models.model import Model, is_model
 from kerncast.selecting import compiled as compiled
 from kerncast.store.entry import Entry
 from kerncast.store.store import Store
@@ -22,19 +21,18 @@ def open(path: str | Path) -> Dataset | Model | Store | Vectors:
     The id of a model in your store, or of one that ships with kerncast (`shipped/gemm-vllm`), opens that model.
     """
     place = Path(path)
-    if not place.exists():
-        entry = _entry(str(path))
-        if entry is None:
-            raise NotFound(f"there is nothing at {place}: check the path, or see `kerncast models` for the ids of models")
-        return entry.load()
     if (place / DATASET).is_file():
         return Dataset.open(place)
-    if (place / MODEL).is_file() or is_ck_directory(place):
+    if is_model(place):
         return Model.load(place)
     if (place / VECTORS).is_file():
         return Vectors.open(place)
     if place.is_dir() and next(place.glob("*/*/*/*/*/entry.json"), None) is not None:
         return Store.open(place)
+    if (entry := _entry(str(path))) is not None:
+        return entry.load()
+    if not place.exists():
+        raise NotFound(f"there is nothing at {place}: check the path, or see `kerncast models` for the ids of models")
     raise NotFound(
         f"{place} is not a kerncast dataset, model, sweep or store: read another program's table with `kerncast.read`"
     )

@@ -10,7 +10,7 @@ from typing import Any
 from kerncast.api.results import listed, model_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.errors import InvalidValue
-from kerncast.models.model import Model
+from kerncast.models.model import Model, is_model
 from kerncast.querying.finding import asking_for
 from kerncast.querying.query import Query, among, in_store
 from kerncast.store.store import Store
@@ -33,7 +33,7 @@ def query(
     is), `vllm==0.24.0`, a commit. Every answer has a status; all but `ok` give a reason and no number.
     """
     models = listed(model)
-    if models and store is not None and all(isinstance(item, Model) or Path(item).exists() for item in models):
+    if models and store is not None and all(isinstance(item, Model) or is_model(Path(item)) for item in models):
         raise InvalidValue("`model` and `store` both say where to look for models: leave one out")
     if models:
         find = among([model_of(item, store) for item in models], strict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import reprlib
@@ -13,7 +14,7 @@ from typing import Any
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.files.given import given_path
-from kerncast.models.model import Model
+from kerncast.models.model import Model, is_model
 from kerncast.selecting import compiled as compiled
 from kerncast.store.store import Store
 
@@ -57,12 +58,11 @@ def model_of(model: Model | str | Path, store: Store | str | Path | None = None)
     """A model, loaded if it is a path, or the id of a model in the store (your own, unless another is given)."""
     if isinstance(model, Model):
         return model
-    if isinstance(model, str) and not Path(model).exists():
-        try:
-            return (store if isinstance(store, Store) else Store.open(store)).get(model).load()
-        except NotFound:
-            pass  # it is refused as a path
-    return Model.load(model)
+    entry = None
+    if isinstance(model, str) and not is_model(Path(model)):
+        with contextlib.suppress(NotFound):  # it is refused as a path
+            entry = (store if isinstance(store, Store) else Store.open(store)).meant(model)
+    return Model.load(model) if entry is None else entry.load()
 
 
 def texts(given: str | Sequence[str] | None, rule: str = "a text or a list of texts") -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+from kerncast.api.results import model_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.models.model import Model
 from kerncast.selecting.selector import Selector as Base
@@ -17,4 +18,6 @@ class Selector(Base):  # noqa: D101 as its base, which has the options
 
     def __init__(self, model: Model | str | Path, *, progress: Wanted = "auto", **options: Any) -> None:
         with shown(progress) as show:
-            super().__init__(model, progress=show, **options)
+            super().__init__(model_of(model), progress=show, **options)
+        if self._several:  # each device has a display of its own, when it is prepared
+            self._options["progress"] = progress

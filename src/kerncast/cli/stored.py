@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.cli import completing
-from kerncast.errors import NotFound
+from kerncast.errors import InvalidValue, NotFound
 
 _META = "kerncast.store"
 
@@ -26,32 +27,58 @@ store_of_model = click.option(
 
 
 class StoredModel(click.Path):
-    """The path of a model: as given if something is there, else that of the store's model with this id."""
+    """The path of a model: as given if one is there, else that of the store's model with this id."""
 
     name = "model"
 
-    def __init__(self) -> None:
+    def __init__(self, alone: bool = True) -> None:
+        """`alone`: the verb reads models alone; else anything that kerncast wrote, such as a dataset, is meant by its path."""
         super().__init__(path_type=Path)
+        self.alone = alone
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The folder, or the path inside the store; what is neither is left for the verb to refuse as a path."""
         path = Path(str(super().convert(value, param, ctx)))
-        if path.exists():
+        from kerncast.models.model import is_model
+
+        if is_model(path) or (not self.alone and _is_written(path)):
             return path
         from kerncast.store.store import Store
 
         store = Store.open(None if ctx is None else ctx.meta.get(_META))
         try:
-            entry = store.get(str(value))
+            entry = store.meant(str(value))
         except NotFound as error:
             if ctx is not None and ctx.meta.get(_META) is not None:
                 raise NotFound(f"{path} is not a folder, and {error}") from error
+            entry = None
+        if entry is None:
+            _refuse_op(str(value), path)
             return path
         echo(f"model: {entry.id}", err=True)
         return entry.path
 
 
+def _is_written(path: Path) -> bool:
+    from kerncast.verifying.verify import folder_kind
+
+    return path.is_file() or folder_kind(path) is not None
+
+
+def _refuse_op(name: str, path: Path) -> None:
+    """Refuse the name of an op in the place of a model, unless it is that of a file."""
+    from kerncast.registry import OPS
+
+    with contextlib.suppress(NotFound):
+        if not path.is_file() and OPS.alone(name):
+            raise InvalidValue(
+                f"'{name}' is an op, not a model: name a folder or an id (`kerncast models` lists them), or ask all models of "
+                f"the op with `kerncast predict {name}`"
+            )
+
+
 MODEL = StoredModel()
+MODEL_OR_DATA = StoredModel(alone=False)
 
 
 def model_argument(name: str = "model", metavar: str = "MODEL") -> Callable[[Any], Any]:

@@ -20,7 +20,7 @@ from kerncast.inductor.factory import SETTING, Factory, _without_setting, has_se
 from kerncast.inductor.reporting import write_at_exit
 from kerncast.inductor.saying import log, say_if_not_frozen, say_what_is_off
 from kerncast.inductor.triton_hooks import local_gpu
-from kerncast.models.model import Model
+from kerncast.models.model import Model, is_model
 from kerncast.store.store import Store
 
 Given = Model | str | Path | Sequence[Model | str | Path] | None
@@ -95,7 +95,8 @@ def models_of(given: Given, store: str | Path | None = None) -> list[Model]:
 
 def _loaded(given: str | Path, store: str | Path | None) -> Model:
     path = given_path(given, "a model", "name its folder, or its id in the store")
-    return Model.load(path) if path.is_dir() else Store.open(store).get(str(given)).load()
+    entry = None if is_model(path) else Store.open(store).meant(path)
+    return Model.load(path) if entry is None else entry.load()
 
 
 def _fitting(models: Sequence[Model]) -> Sequence[Model]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.data.dataset import DeviceRecord
 from kerncast.declared.declaration import Declaration
 from kerncast.device import Device
@@ -179,6 +180,8 @@ def manifest_alone(path: Path) -> Manifest:
     if not path.exists():
         raise NotFound(f"there is no model at {path}: make one with `kerncast train`")
     file = path / MANIFEST
+    if not file.is_file() and (path / DATASET).is_file():
+        raise BadFile(f"{path} is a dataset, not a model: train one on it with `kerncast train`")
     if not file.is_file():
         raise BadFile(f"{path} is not a kerncast model: it has no {MANIFEST}")
     manifest = _FILE.read(file)

@@ -355,6 +355,8 @@ class Model(ModelFiles):
 
     def on(self, device: Device | str) -> Model:
         """The model for one of the devices that it was trained on together: with its candidates and dtypes alone."""
+        if not isinstance(device, Device | str):
+            raise InvalidValue(f"`device` is the name of a device or a Device, got {type(device).__name__}")
         wanted = device.name if isinstance(device, Device) else self._named(device).name
         if len(self.manifest.devices) == 1 and wanted == self.device.name:
             return self
@@ -376,6 +378,11 @@ class Model(ModelFiles):
 
     def _repr_html_(self) -> str:
         return card_html(self)
+
+
+def is_model(path: Path) -> bool:
+    """Whether a folder holds a model. If not, an op or a stored model of the same name is meant."""
+    return (path / MANIFEST).is_file() or is_ck_directory(path)
 
 
 def is_ck_directory(path: Path) -> bool:

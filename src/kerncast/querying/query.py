@@ -16,6 +16,7 @@ import msgspec
 
 from kerncast.compiling.json_request import RequestReader, answer_json, written
 from kerncast.compiling.json_text import Members, NotJson, Number, Token, scan
+from kerncast.compiling.lower import refuse_several_devices
 from kerncast.compiling.query import origin_json
 from kerncast.compiling.request import identity_of
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
@@ -248,6 +249,7 @@ class Query:
 
 def selector_of(model: Model, *, compile: bool = True, progress: Progress = QUIET) -> Selector:
     """The selector that answers requests about a model."""
+    refuse_several_devices(model)
     if model.family.config.parameters:
         return Selector(model, compile=compile, progress=progress)
     # Nothing is chosen, so there is nothing to build tiers for.

@@ -289,8 +289,8 @@ class Place:
         """A model, its directory, or its id in the store."""
         if out is not None:
             refuse_unwritable(out)
-        if not isinstance(model, Model) and not Path(model).is_dir():
-            entry = store.get(str(model))
+        entry = None if isinstance(model, Model) else store.meant(model)
+        if entry is not None:
             loaded = entry.load()
             there = store.at(loaded, entry.record.name)
             # A model whose data do not name their software may have been added with a name for it: it is elsewhere then.

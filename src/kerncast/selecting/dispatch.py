@@ -237,6 +237,8 @@ def _chooser(model: str | Path | Model | Chooser | None, family: Family) -> Choo
         raise InvalidValue(f"the model is for {trained.id}, not for {family.id}: give one that was trained for it")
     if not isinstance(known, Model):
         return known
+    from kerncast.compiling.lower import refuse_several_devices
     from kerncast.selecting.selector import Selector
 
+    refuse_several_devices(known)
     return Selector(known)

@@ -14,6 +14,8 @@ from kerncast.op import Config, Problem
 from kerncast.selecting.contributing import Contribution, NotExplained, reasons
 from kerncast.selecting.distance import distance
 from kerncast.selecting.selector import Selector
+from kerncast.writing import html
+from kerncast.writing.terminal import TextTable, assignments, duration, known, printable
 
 NEAREST, RUNNERS_UP, FEATURES = 3, 5, 8
 
@@ -29,9 +31,9 @@ class Neighbour:
     """The time of the chosen config on that problem; None: it was not measured there."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
-    """The reasons for an answer."""
+    """The reasons for an answer. It prints as `kerncast select --explain` prints them, and a notebook shows tables."""
 
     answer: Answer
     contributions: list[Contribution]
@@ -43,6 +45,57 @@ class Explanation:
     """The tier that they are ranked in."""
     reasons: tuple[str, ...] = ()
     """Why some of them were not chosen although they are predicted to be faster."""
+
+    @property
+    def blocks(self) -> list[str | TextTable]:
+        """Sentences and tables, in the order in which they are read."""
+        return [*self._features, *self._nearest, *self._others]
+
+    @property
+    def _features(self) -> list[str | TextTable]:
+        if not self.contributions:
+            return ["the contribution of each feature is only known for gbdt models with a log target"]
+        rows = [(item.feature, f"{item.value:g}", f"× {item.factor:.3f}") for item in self.contributions]
+        columns = ("feature", "value", "makes the time")
+        return [TextTable(columns, rows, "what mattered most (relative to the average training vector)", columns[1:])]
+
+    @property
+    def _nearest(self) -> list[str | TextTable]:
+        if not self.neighbours:
+            return []
+        rows = [
+            (assignments(item.problem), assignments(item.best), duration(item.best_ns), duration(item.chosen_ns))
+            for item in self.neighbours
+        ]
+        columns = ("measured problem", "its fastest config", "took", "the chosen one took")
+        return [TextTable(columns, rows, "the nearest measured problems", columns[2:])]
+
+    @property
+    def _others(self) -> list[str | TextTable]:
+        if not self.runners_up or not self.answer.time_ns:
+            return []
+        rows = [
+            (assignments(known(item.config)), duration(item.time_ns), f"{item.time_ns / self.answer.time_ns - 1:+.1%}")
+            for item in self.runners_up
+            if item.config is not None and item.time_ns is not None
+        ]
+        columns = ("config", "predicted", "against the chosen")
+        title = f"runners-up of the {self.tier} tier, in the order of the model's score"
+        return [TextTable(columns, rows, title, columns[1:]), *self.reasons]
+
+    def __repr__(self) -> str:
+        # A table stands alone; what is said of it follows it.
+        spaced = (f"\n{block}" if isinstance(block, TextTable) else printable(block) for block in self.blocks)
+        return "\n".join(spaced).strip("\n")
+
+    def _repr_html_(self) -> str:
+        shown = (
+            html.table(block.columns, block.rows, block.title, block.right)
+            if isinstance(block, TextTable)
+            else html.note(block)
+            for block in self.blocks
+        )
+        return html.panel(f"{self.answer.problem.op.name}: why {assignments(known(self.answer.config or {}))}", *shown)
 
     def as_json(self) -> dict[str, Any]:
         runners = [{key: value for key, value in item.as_json().items() if key != "problem"} for item in self.runners_up]

@@ -20,6 +20,7 @@ from kerncast.compiling.overrides import Decided, Overrides
 from kerncast.compiling.request import identity_of
 from kerncast.compiling.tiers import Tiers
 from kerncast.data.frames import Frame, as_polars, is_frame, with_columns
+from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.models.answer import Answer, Pin, Tier
 from kerncast.models.model import Model
@@ -50,18 +51,26 @@ MOST_REMEMBERED = 50_000
 TIMED_SECONDS, FEWEST_TIMED = 1.0, 20
 
 
+class NoDevice(InvalidValue, AttributeError):
+    """What is prepared for one device was asked of a selector of several. For `hasattr`, it is not there."""
+
+
 class Selector:
     """Picks a config for a problem, or says why there is none: `Selector(model)`, with a model or its path.
 
     The first selector of a model takes some seconds: its quick tiers are built, compiled and cached. Without a C compiler, or
     with a learner that writes no C, or if this user has neither trained nor trusted the model, it runs in Python; the answers
     are the same. Threads may share a selector; they take turns.
+
+    `device` is one of a model of several devices. Without it each question names one: `pick(M=…, device="h100")`; for all
+    else there is `pick.on("h100")`.
     """
 
     def __init__(
         self,
         model: Model | str | Path,
         *,
+        device: Device | str | None = None,
         tier: Tier | str | None = None,
         compile: bool = True,
         options: TierOptions | None = None,
@@ -81,7 +90,20 @@ class Selector:
         tiers of them then: the model scores each one, in Python.
         """
         loaded = model if isinstance(model, Model) else Model.load(model)
-        self._prepared = Prepared.of(loaded, tiers, options, configs, progress)
+        self.model = loaded if device is None else loaded.on(device)
+        self._of_device: dict[str, Selector] = {}
+        self._making = threading.Lock()
+        # Tiers that are built and lists of configs are of one device: they are refused below.
+        one = isinstance(tiers, Tiers) or isinstance(self.model, OfferedModel)
+        self._several = len(self.model.manifest.devices) > 1 and not one
+        if self._several:
+            # What answers for a device is prepared when it is asked about for the first time.
+            self._options: dict[str, Any] = {
+                "tier": tier, "compile": compile, "options": options, "tiers": tiers, "configs": configs,
+                "overrides": overrides, "progress": progress,
+            }  # fmt: skip
+            return
+        self._prepared = Prepared.of(self.model, tiers, options, configs, progress)
         self.model, self.tiers, self.artefact = self._prepared.model, self._prepared.tiers, self._prepared.artefact
         self._given = isinstance(self.model, OfferedModel)
         self.tier = self._usual if tier is None else self._included(tier)
@@ -95,6 +117,26 @@ class Selector:
         if overrides is not None:
             for note in self.override(overrides):
                 progress.say(note)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What is prepared for one device is missing as long as none is named."""
+            if name.startswith("__") or not vars(self).get("_several"):
+                raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+            names = ", ".join(record.name for record in self.model.manifest.devices)
+            raise NoDevice(f"the model is for several devices ({names}): name one with `device`, or ask `selector.on(device)`")
+
+    def on(self, device: Device | str) -> Selector:
+        """The selector for one of the model's devices, made when it is first asked for."""
+        found = self._of_device.get(device) if isinstance(device, str) else None
+        if found is None:
+            with self._making:
+                bound = self.model.on(device)
+                name = bound.device.name
+                found = self._of_device.get(name) or (type(self)(bound, **self._options) if self._several else self)
+                self._of_device |= {name: found, device if isinstance(device, str) else name: found}
+        return found
 
     @property
     def _usual(self) -> Tier:
@@ -131,16 +173,21 @@ class Selector:
             self._forget()
         return applied.notes
 
-    def __call__(self, problem: Problem | Mapping[str, Any] | None = None, /, **parameters: Any) -> Answer:
+    def __call__(
+        self, problem: Problem | Mapping[str, Any] | None = None, /, *, device: Device | str | None = None, **parameters: Any
+    ) -> Answer:
         """`pick(M=300, N=500, K=700, dtype="fp16", layout="rcr")`: as `select`, with the problem's parameters as arguments."""
         if problem is not None and parameters:
             raise InvalidValue("give the problem as one value or as arguments, not both")
-        return self.select(parameters if problem is None else problem)
+        return self.select(parameters if problem is None else problem, device=device)
 
     def __reduce__(self) -> Any:
         raise TypeError("a selector cannot be pickled: make it again in the other process, where it is read from the cache")
 
     def __repr__(self) -> str:
+        if self._several:
+            names = ", ".join(record.name for record in self.model.manifest.devices)
+            return printable(f"Selector({self.model.family.id} on one of {names}, as each question says)")
         count = f"{self.artefact.candidates:,} configs"
         parts = [f"{count} that were given"] if self._given else [count, f"portfolio of {len(self.tiers.portfolio):,}"]
         if self.tiers.tree is not None:
@@ -181,8 +228,18 @@ class Selector:
 
     # -- one problem ---------------------------------------------------------------------------------
 
-    def select(self, problem: Problem | Mapping[str, Any], tier: Tier | str | None = None) -> Answer:
-        """The config to run, from the tier asked for (by default the selector's own)."""
+    def select(
+        self, problem: Problem | Mapping[str, Any], tier: Tier | str | None = None, *, device: Device | str | None = None
+    ) -> Answer:
+        """The config to run, from the tier asked for (by default the selector's own).
+
+        `device` is one of the model's; a problem that is a mapping may have it too, as a JSON request does.
+        """
+        if device is not None:
+            return self.on(device).select(problem, tier)
+        if self._several and isinstance(problem, Mapping) and "device" in problem:
+            named = dict(problem)
+            return self.select(named, tier, device=named.pop("device"))
         memo = self._default if tier is None else self._memo[self._included(tier)]
         question = problem if isinstance(problem, Problem) else _question(problem)
         try:
@@ -366,15 +423,20 @@ class Selector:
     # -- many problems -----------------------------------------------------------------------------------
 
     @overload
-    def select_many(self, problems: Sequence[Problem | Mapping[str, Any]], tier: Tier | str | None = None) -> list[Answer]: ...
+    def select_many(
+        self, problems: Sequence[Problem | Mapping[str, Any]], tier: Tier | str | None = None, *,
+        device: Device | str | None = None,
+    ) -> list[Answer]: ...  # fmt: skip
     @overload
-    def select_many(self, problems: Frame, tier: Tier | str | None = None) -> Frame: ...
-    def select_many(self, problems: Any, tier: Tier | str | None = None) -> Any:
+    def select_many(self, problems: Frame, tier: Tier | str | None = None, *, device: Device | str | None = None) -> Frame: ...
+    def select_many(self, problems: Any, tier: Tier | str | None = None, *, device: Device | str | None = None) -> Any:
         """An answer for every problem, in order: a list of answers to a list of problems, a frame to a frame.
 
         A frame (polars or pandas; columns `problem.M` or `M`) comes back with `config.*`, `time_ns`, `lower_ns`, `upper_ns`,
         `efficiency`, `tier`, `label` if kernels have names, `status` and `reason`; its other columns are kept.
         """
+        if device is not None:
+            return self.on(device).select_many(problems, tier)
         asked = self._there(self.tier if tier is None else tier)
         if is_frame(problems):
             return with_columns(problems, self._frame(problems_in(self.model, as_polars(problems)), asked))

@@ -10,8 +10,7 @@ from kerncast.api.showing import Wanted, shown
 from kerncast.backends.cpu.build import find_compiler
 from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.models.manifest import MANIFEST as MODEL
-from kerncast.models.model import is_ck_directory
+from kerncast.models.model import is_model
 from kerncast.serving.settings import HOST, MAX_BATCH, MAX_BODY, PORT, Settings, read_token
 from kerncast.serving.sources import Sources
 from kerncast.serving.steady import steady
@@ -74,7 +73,7 @@ def opened(given: Store | str | Path | None, *, compile: bool = True) -> Sources
         raise InvalidValue(
             f"the store {path} {what}: name a store (`kerncast models add MODEL --store DIR` makes one) or a model"
         )
-    if (path / MODEL).is_file() or (path / DATASET).is_file() or is_ck_directory(path):
+    if is_model(path) or (path / DATASET).is_file():
         return Sources.open(paths=[path], compile=compile)
     return Sources.open(path, compile=compile)
 

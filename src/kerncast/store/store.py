@@ -28,7 +28,7 @@ from kerncast.files.lock import one_writer
 from kerncast.files.user_data import data_folder
 from kerncast.models import trust as trusting
 from kerncast.models.hull import Coverage
-from kerncast.models.model import Model
+from kerncast.models.model import Model, is_model
 from kerncast.progress import QUIET, Progress
 from kerncast.registry import OPS
 from kerncast.store.entry import (
@@ -223,6 +223,22 @@ class Store:
             raise damaged[0]
         raise NotFound.named(f"model in {self.path}", name, [entry.id for entry in there], "kerncast models" if there else "")
 
+    def meant(self, name: str | Path) -> Entry | None:
+        """The entry that a name stands for, as `get` finds it; None: it is a path. A folder that holds a model is a path.
+
+        Of another folder's name whole parts must be in the id (`gemm`, `gemm/cpu`), so that a mistake does not find a model.
+        """
+        path = Path(name)
+        if is_model(path) or path.is_file():
+            return None
+        if not path.exists():
+            return self.get(str(name))
+        try:
+            found = self.get(str(name))
+        except (NotFound, BadFile):
+            return None
+        return found if _holds(found.id.split("/"), str(name).strip("/").split("/")) else None
+
     def at(self, model: Model, name: str | None = None) -> Entry | None:
         """The entry that `add` would replace with this model; damaged entries elsewhere do not matter."""
         file = self._folder(self._record(model, name)) / ENTRY
@@ -302,7 +318,8 @@ class Store:
         """A model, the one in a directory, or the one with an id in this store."""
         if isinstance(model, Model):
             return model
-        return Model.load(model) if Path(model).is_dir() else self.get(str(model)).load()
+        entry = self.meant(model)
+        return Model.load(model) if entry is None else entry.load()
 
     def _record(
         self, model: Model, name: str | None, stated: Mapping[str, str] | None = None, origin: Mapping[str, str] | None = None

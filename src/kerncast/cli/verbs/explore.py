@@ -9,12 +9,12 @@ import click
 
 from kerncast.api.printing import echo, echo_exactly
 from kerncast.cli import completing
-from kerncast.cli.stored import MODEL
+from kerncast.cli.stored import MODEL_OR_DATA
 from kerncast.cli.views.output import json_option
 
 
 @click.command("explore")
-@click.argument("paths", metavar="PATH|ID...", nargs=-1, required=True, type=MODEL, shell_complete=completing.models)
+@click.argument("paths", metavar="PATH|ID...", nargs=-1, required=True, type=MODEL_OR_DATA, shell_complete=completing.models)
 @click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="The port; 0: any free one.")
 @click.option("--no-browser", is_flag=True, help="Print the address, and do not open a browser.")
 @json_option

@@ -10,7 +10,7 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.cli import completing
-from kerncast.cli.stored import MODEL, store_of_model
+from kerncast.cli.stored import MODEL_OR_DATA, store_of_model
 from kerncast.cli.views.output import assignments, json_option, print_json, table, where_option, working
 from kerncast.writing.shell import word
 
@@ -27,7 +27,7 @@ EVERY_SIZE = 12
 
 
 @click.command("portfolio")
-@click.argument("source", metavar="MODEL|DATASET", type=MODEL, shell_complete=completing.dataset_folders)
+@click.argument("source", metavar="MODEL|DATASET", type=MODEL_OR_DATA, shell_complete=completing.dataset_folders)
 @store_of_model
 @click.option("--loss", default=0.002, show_default=True, type=click.FloatRange(0, 1, max_open=True), metavar="SHARE",
               help="Allowed loss of the portfolio's best config, on average over held-out problems.")  # fmt: skip

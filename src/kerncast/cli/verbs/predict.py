@@ -91,9 +91,10 @@ def command(
 
 
 def _is_op(name: str) -> bool:
+    from kerncast.models.model import is_model
     from kerncast.registry import OPS
 
-    if Path(name).exists():
+    if is_model(Path(name)):
         return False
     try:
         OPS.alone(name)
@@ -159,18 +160,16 @@ def _name_of(op: str) -> str:
 def _model(name: str, family: str | None, device: str | None, software: str | None, store: Path | None) -> Model:
     """The model of a folder or an id; of an op, the one that is found for it."""
     from kerncast.api.results import model_of
-    from kerncast.models.model import Model
+    from kerncast.models.model import is_model
     from kerncast.store.sources import only_lookup
     from kerncast.store.store import Store
 
     if _is_op(name):
         return only_lookup(name, family, device, software, store=Store.open(store)).only({}).load()
     if family is not None or software is not None:
-        raise InvalidValue(f"--family and --software choose a model of an op, but '{name}' is a model: leave them out")
-    if store is not None and Path(name).exists():
+        raise InvalidValue(f"--family and --software choose among the models of an op, and '{name}' is no op: leave them out")
+    if store is not None and is_model(Path(name)):
         raise InvalidValue(f"--store is where an op or an id is looked up, but '{name}' is a folder: leave it out")
-    if Path(name).exists():
-        return Model.load(name)
     try:
         return model_of(name, store)
     except NotFound as error:

@@ -11,8 +11,9 @@ from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.cli.asking import answer_table, checked_problems, configs_option, problems_argument, read_problems, steps
 from kerncast.cli.stored import model_argument, store_of_model
-from kerncast.cli.views.output import assignments, duration, json_option, print_json, table
+from kerncast.cli.views.output import assignments, draw, json_option, print_json, table
 from kerncast.errors import InvalidValue
+from kerncast.models.answer import Pin
 from kerncast.models.tier import CHOOSING, Tier
 from kerncast.writing.terminal import known
 
@@ -38,7 +39,7 @@ REFUSED = 1
     "--top",
     type=click.IntRange(min=1),
     metavar="K",
-    help="Show the K best configs by the model itself: those of the tier, then all others.",
+    help="Show the K best configs by the model's score: those of the tier, then all others.",
 )
 @click.option("--tier", type=click.Choice([tier.value for tier in CHOOSING]), default="full", show_default=True,
               help="Where to look: every measured config, or the portfolio or the tree, which are built first.")  # fmt: skip
@@ -88,8 +89,9 @@ def command(
         raise InvalidValue("--backend needs --measure: without it nothing is run")
     if measured and top:
         raise InvalidValue("--measure times the configs that the model cannot tell apart and returns one: leave out --top")
-    loaded = _on(Model.load(model), device)
-    given, listed = read_problems(problem, loaded.family)
+    whole = Model.load(model)
+    given, listed = read_problems(problem, whole.family)
+    loaded = _on(whole, device, given)
     asked = checked_problems(given, loaded)
     if listed and (explained or measured):
         raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
@@ -113,9 +115,14 @@ def command(
         raise SystemExit(REFUSED)
 
 
-def _on(model: Model, device: str | None) -> Model:
-    """The model for the device that is named; the only one of a model of one device."""
+def _on(model: Model, device: str | None, problems: list[dict[str, Any]]) -> Model:
+    """The model for the device that is named, maybe by the problems themselves; the only one of a model of one device."""
     known = [record.name for record in model.manifest.devices]
+    own = [] if "device" in model.family.problem.parameters else [item.pop("device", None) for item in problems]
+    named = {str(name) for name in (device, *own) if name is not None}
+    if len(named) > 1:
+        raise InvalidValue(f"the question names the devices {', '.join(sorted(named))}: ask for one of them at a time")
+    device = next(iter(named), None)
     if device is None:
         if len(known) > 1:
             raise InvalidValue(f"the model is of {', '.join(known)}: name the one to choose for with --device")
@@ -156,6 +163,8 @@ def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None
         table(columns, rows, title, right=numbers)
         if answers[0].reason:
             echo(answers[0].reason)
+        if len(answers) > 1:
+            echo(_order(answers))
     else:
         first = [ranking[0] for ranking in rankings[:MOST_SHOWN]]
         columns, rows, numbers = answer_table(first)
@@ -169,26 +178,24 @@ def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None
         _show_explanation(explanation)
 
 
+def _order(ranked: list[Answer]) -> str:
+    """What a ranking is sorted by."""
+    said = ["sorted by the model's score, best first"]
+    if ranked[0].pin is Pin.DECIDED:
+        said.append("the pinned config comes before all others")
+    free = [item for item in ranked if item.pin is not Pin.DECIDED]
+    if len({item.tier for item in free}) > 1:
+        said.append(f"configs of the {free[0].tier} come before all others")
+    times = [item.time_ns or 0.0 for item in free if item.tier is free[0].tier]
+    if times != sorted(times):
+        said.append("beside the time, the score has what was learned from comparing configs on the same problem")
+    return "; ".join(said)
+
+
 def _show_explanation(found: Explanation) -> None:
-    echo()
-    if found.contributions:
-        rows = [(item.feature, f"{item.value:g}", f"× {item.factor:.3f}") for item in found.contributions]
-        table(("feature", "value", "makes the time"), rows, "what mattered most (relative to the average training vector)",
-              right=("value", "makes the time"))  # fmt: skip
-    else:
-        echo("the contribution of each feature is only known for gbdt models with a log target")
-    if found.neighbours:
-        echo()
-        near = [(assignments(item.problem), assignments(item.best), duration(item.best_ns), duration(item.chosen_ns))
-                for item in found.neighbours]  # fmt: skip
-        columns = ("measured problem", "its fastest config", "took", "the chosen one took")
-        table(columns, near, "the nearest measured problems", right=columns[2:])
-    if found.runners_up and found.answer.time_ns:
-        echo()
-        rows = [(assignments({name: value for name, value in item.config.items() if value is not None}), duration(item.time_ns),
-                 f"{item.time_ns / found.answer.time_ns - 1:+.1%}")
-                for item in found.runners_up if item.config is not None and item.time_ns is not None]  # fmt: skip
-        title = f"runners-up of the {found.tier} tier, in the order of the model's score"
-        table(("config", "predicted", "against the chosen"), rows, title, right=("predicted", "against the chosen"))
-        for sentence in found.reasons:
-            echo(sentence)
+    for place, block in enumerate(found.blocks):
+        if isinstance(block, str):
+            echo(*([""] if place == 0 else []), block)
+        else:
+            echo()
+            draw(block)
