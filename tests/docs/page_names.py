@@ -121,8 +121,9 @@ def attribute(known: Known, name: str) -> tuple[bool, Known]:
         return True, None
     if hasattr(known.of, name):
         return True, _member(known.of, name)
-    found = name in _annotated(known.of) or name in _assigned(known.of) or hasattr(known.of, "__getattr__")
-    return found, _field(known.of, name)
+    # Parameters are attributes of problems and configs; a selector only refuses by its `__getattr__`.
+    any_name = hasattr(known.of, "__getattr__") and not issubclass(known.of, kerncast.Selector)
+    return name in _annotated(known.of) or name in _assigned(known.of) or any_name, _field(known.of, name)
 
 
 def _ours(item: Any) -> bool:

@@ -40,7 +40,7 @@ def block(language, *lines):
          [(4, "kc.nothing"), (5, "kc.more")]),
         (block("{eval-rst}", ".. autofunction:: kerncast.red", ".. autoclass:: kerncast.Dataset", "   :members: open, frme"),
          [(3, "kerncast.red"), (4, "kerncast.Dataset.frme")]),
-        (block("console", "$ python -m kerncast.testing.chaos && python -m kerncast.tests"), [(3, "kerncast.tests")]),
+        (block("console", "$ python -m kerncast.testing.backends && python -m kerncast.tests"), [(3, "kerncast.tests")]),
     ],
 )  # fmt: skip
 def test_a_name_that_does_not_exist_is_found_with_its_line(text, wrong):
