@@ -12,6 +12,7 @@ import click
 from kerncast.api.printing import echo
 from kerncast.cli import completing
 from kerncast.errors import InvalidValue, NotFound
+from kerncast.writing.shell import word
 
 _META = "kerncast.store"
 
@@ -73,7 +74,7 @@ def _refuse_op(name: str, path: Path) -> None:
         if not path.is_file() and OPS.alone(name):
             raise InvalidValue(
                 f"'{name}' is an op, not a model: name a folder or an id (`kerncast models` lists them), or ask all models of "
-                f"the op with `kerncast predict {name}`"
+                f"the op with `kerncast predict {word(name)}`"
             )
 
 
