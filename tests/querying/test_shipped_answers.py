@@ -182,3 +182,18 @@ def test_more_gpus_than_a_node_has_are_answered_with_a_note():
     assert (inside.basis, across.basis) == ("model", "model")
     assert "one node" not in inside.note
     assert across.note.startswith("a node of h100 has 8 devices: 16 are answered as if they were in one node")
+
+
+def test_a_model_of_several_devices_answers_for_the_one_that_a_request_names(tmp_path):
+    """Given or in a store, and a request that names none is told which there are."""
+    model = kerncast.open("shipped/mla_bmm-vllm")
+    store = Store.open(tmp_path)
+    store.add(model)
+    problem = {"tokens": 1024, "heads": 32, "stage": "pre", "dtype": "bf16"}
+    for where in ({"model": model, "compile": False}, {"store": store}):
+        for device in ("h100", "b200"):
+            reply = kerncast.query({"op": "mla_bmm", "device": device, **problem}, progress=False, **where)
+            assert reply["time_ns"] == model.predict(problem, device=device).time_ns
+        reply = kerncast.query({"op": "mla_bmm", **problem}, progress=False, **where)
+        assert reply["status"] == "no_model"
+        assert "h100" in reply["message"]

@@ -46,6 +46,14 @@ class Found:
     """The request names the device in a way that the model does not know (`local`): the model must not see that name."""
     entry: str | None = None
     """The model's id in the store."""
+    model: Model | None = None
+    """The model itself, for one of its devices, if it was given rather than found in a store."""
+
+    @property
+    def key(self) -> Model | Path:
+        """Found things with the same key are answered by the same selector."""
+        return self.path if self.model is None else self.model
+
     ready: Asked | None = None
     """Set if the store has no model: what ships with the package answers, a model or the roofline."""
 
@@ -86,6 +94,8 @@ def in_store(store: Store, strict: bool = False, ask: Ask | None = None) -> Find
             found = store.lookup(op, asked.family, asked.device, asked.software, strict=strict)
         except NotFound as error:
             return _ready(asked, store, strict, error, ask)
+        if asked.device is not None and any(len(entry.record.devices) > 1 for entry in found.entries):
+            return Found(store.path, ready=_question(asked, store, strict, ask))
         if len(found.entries) == 1 or found.family is None:
             return _stored(found.entries[0], asked)
         return _narrowed(found.family, [(_stored(entry, asked), coverage) for entry, coverage in found.by_coverage()])
@@ -97,10 +107,16 @@ def _ready(asked: Address, store: Store, strict: bool, error: NotFound, ask: Ask
     """What ships answers in the place of a store without a model; if it has nothing to say either, the error stays."""
     if asked.op is None or asked.device is None:
         raise NotFound(f'{error}; or name the device, {{"device": "h100", …}}, for what comes with kerncast') from error
-    question = Asked(asked.op, asked.device, asked.software, asked.family, None, strict, store, lenient=True, ask=ask)
+    question = _question(asked, store, strict, ask)
     if not question.sources() and ((strict and asked.software is not None) or profile_of(asked.device) is None):
         raise error
     return Found(store.path, ready=question)
+
+
+def _question(asked: Address, store: Store, strict: bool, ask: Ask | None) -> Asked:
+    assert asked.op is not None
+    assert asked.device is not None
+    return Asked(asked.op, asked.device, asked.software, asked.family, None, strict, store, lenient=True, ask=ask)
 
 
 def _stored(entry: Entry, asked: Address) -> Found:
@@ -120,6 +136,7 @@ def _narrowed(family: Family, models: Sequence[tuple[Found, Coverage]]) -> Found
 
 def among(models: Sequence[Model], strict: bool = False) -> Find:
     """Find the models that fit the op, family and device of a request among these; they must be of one family and device."""
+    models = [model.on(record.name) for model in models for record in model.manifest.devices]
 
     def find(asked: Address) -> Found | Several:
         fitting = [model for model in models if _fits(model, asked)]
@@ -148,7 +165,7 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
 
 
 def _given(model: Model, asked: Address) -> Found:
-    found = Found(model.path, renamed=asked.device is not None and asked.device not in device_names(model))
+    found = Found(model.path, renamed=asked.device is not None and asked.device not in device_names(model), model=model)
     known = model.manifest.software
     if asked.software is None or softwares.is_same(known, asked.software):
         return found

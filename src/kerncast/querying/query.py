@@ -62,11 +62,11 @@ class Query:
         """`selectors` makes the selector of a model, or has it already; without it, one is made for each model."""
         self.find, self.compile, self.progress = find, compile, progress
         self._make = selectors or (lambda path: selector_of(Model.load(path), compile=compile, progress=progress))
-        self._selectors: dict[Path, Selector] = {}
-        self._readers: dict[Path, RequestReader] = {}
+        self._selectors: dict[Model | Path, Selector] = {}
+        self._readers: dict[Model | Path, RequestReader] = {}
         self._prepared: dict[Asked, ReadyReader] = {}
         self._found: dict[Address, Found | Several | bytes] = {}
-        self._ends: dict[Path, bytes] = {}
+        self._ends: dict[Model | Path, bytes] = {}
 
     def answer(self, text: str | bytes) -> bytes:
         """One reply for one request; a list of replies, in order, for a list."""
@@ -82,7 +82,7 @@ class Query:
                 return _not_json(error)
 
         known = None if listed or addresses[0] is None else self._found.get(addresses[0])
-        if isinstance(known, Found) and known.path in self._selectors:  # the way of a question that was asked before
+        if isinstance(known, Found) and known.key in self._selectors:  # the way of a question that was asked before
             try:
                 return self._whole(known, data, False, 1)
             except NotJson as error:
@@ -152,7 +152,7 @@ class Query:
             if part.found.ready is not None:
                 self._ready(part.found.ready).prepare()
             else:
-                self.selector(part.found.path)
+                self.selector(part.found)
         except (BadFile, NotFound) as error:
             # Without a model of the store, it is a name of the request that is not found.
             unknown = part.found.ready is not None and isinstance(error, NotFound)
@@ -161,11 +161,14 @@ class Query:
             return part._replace(found=None, refusal=_refused(Answered.NO_MODEL, str(error)))
         return part
 
-    def selector(self, path: Path) -> Selector:
-        """The selector of a model, loaded once."""
-        if path not in self._selectors:
-            self._selectors[path] = self._make(path)
-        return self._selectors[path]
+    def selector(self, found: Found) -> Selector:
+        """The selector of a model, made once."""
+        if found.key not in self._selectors:
+            if found.model is None:
+                self._selectors[found.key] = self._make(found.path)
+            else:
+                self._selectors[found.key] = selector_of(found.model, compile=self.compile, progress=self.progress)
+        return self._selectors[found.key]
 
     def forget(self, path: Path) -> None:
         """Make the selector of a model anew when it is asked for."""
@@ -182,17 +185,16 @@ class Query:
     def _ask(self, found: Found, data: bytes) -> bytes:
         if found.ready is not None:
             return self._ready(found.ready).answer(data)
-        path = found.path
-        selector = self.selector(path)
+        key, selector = found.key, self.selector(found)
         if selector.is_compiled:
             return selector.query(data)
-        if path not in self._readers:
-            self._readers[path] = RequestReader(selector.model.family, identity_of(selector.model))
+        if key not in self._readers:
+            self._readers[key] = RequestReader(selector.model.family, identity_of(selector.model))
 
         def select(values: dict[str, Any], tier: str | None) -> Answer:
             return selector.select(selector.problem(values), tier)  # the memo is asked first, as in C
 
-        return answer_json(self._readers[path], select, data, selector.answering)
+        return answer_json(self._readers[key], select, data, selector.answering)
 
     def _whole(self, found: Found, data: bytes, listed: bool, count: int) -> bytes:
         """Hand the whole text to one model, so that positions in its reply are positions in the text."""
@@ -213,9 +215,9 @@ class Query:
         """
         if found.ready is not None or found.warning is not None or (found.software is not None and _SILENT in reply):
             return None
-        if found.path not in self._ends:
-            self._ends[found.path] = origin_json(identity_of(self.selector(found.path).model)).encode() + b"}"
-        end = self._ends[found.path]
+        if found.key not in self._ends:
+            self._ends[found.key] = origin_json(identity_of(self.selector(found).model)).encode() + b"}"
+        end = self._ends[found.key]
         if reply.count(_MODEL) != reply.count(end):
             return None
         return reply.replace(end, _amended(end, found))
