@@ -106,7 +106,7 @@ def test_the_event_loop_never_loads_a_model(app, monkeypatch):
     asked(app, query(EXP))
     answers, loops, loads = answers_of(app), [], []
     assert answers._examples
-    monkeypatch.setattr(answers, "_own_selector", lambda path, own=answers._own_selector: loads.append(current()) or own(path))
+    monkeypatch.setattr(answers, "_own_selector", lambda *of, own=answers._own_selector: loads.append(current()) or own(*of))
     monkeypatch.setattr(answers, "_one", lambda data, own=answers._one: loops.append(current()) or own(data))
     answers._quick._selectors.clear()  # as if none was asked yet
     (reply,) = asked(app, query({**EXP, "dim2": 640}))
@@ -368,7 +368,9 @@ def test_python_answers_while_tiers_are_built_and_the_server_says_how_long(explo
     assert {item["tier"] for item in first} <= {"full", "memo"}
     assert all(item["config"] == wanted for item in first)
     assert all("being built" in item["note"] for item in first)
+    deadline = time.monotonic() + 60
     while not (building := json.loads(asyncio.run(service.list_models()))[0]["building"])["seconds_left"]:
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     assert (building["what"], health["building"]) == ("growing the tree", 1)
     assert 3500 < building["seconds_left"] <= 3600

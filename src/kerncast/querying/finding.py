@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,9 @@ class Address(msgspec.Struct, frozen=True, gc=False):
     software: str | None = None
 
 
+Key = tuple[Path, str | None]
+
+
 @dataclass(frozen=True)
 class Found:
     """The model that answers, and what to say about it."""
@@ -46,13 +49,13 @@ class Found:
     """The request names the device in a way that the model does not know (`local`): the model must not see that name."""
     entry: str | None = None
     """The model's id in the store."""
-    model: Model | None = None
-    """The model itself, for one of its devices, if it was given rather than found in a store."""
+    device: str | None = None
+    """The device to answer for, if the model is one of several devices."""
 
     @property
-    def key(self) -> Model | Path:
-        """Found things with the same key are answered by the same selector."""
-        return self.path if self.model is None else self.model
+    def key(self) -> Key:
+        """What has the same key is answered by the same selector."""
+        return self.path, self.device
 
     ready: Asked | None = None
     """Set if the store has no model: what ships with the package answers, a model or the roofline."""
@@ -136,6 +139,7 @@ def _narrowed(family: Family, models: Sequence[tuple[Found, Coverage]]) -> Found
 
 def among(models: Sequence[Model], strict: bool = False) -> Find:
     """Find the models that fit the op, family and device of a request among these; they must be of one family and device."""
+    several = {model.path for model in models if len(model.manifest.devices) > 1}
     models = [model.on(record.name) for model in models for record in model.manifest.devices]
 
     def find(asked: Address) -> Found | Several:
@@ -156,16 +160,17 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
             raise NotFound(f"{fitting[0].path}: {warning}: leave out `strict` to use it, or train one on that software")
         ordered = same if strict else [*same, *(model for model in fitting if model not in same)]
         if len(ordered) == 1:
-            return _given(ordered[0], asked)
+            return _given(ordered[0], asked, several)
         family = ordered[0].family
-        known = [(_given(model, asked), Coverage.of(model.manifest, family.problem.parameters)) for model in ordered]
+        known = [(_given(model, asked, several), Coverage.of(model.manifest, family.problem.parameters)) for model in ordered]
         return _narrowed(family, known)
 
     return find
 
 
-def _given(model: Model, asked: Address) -> Found:
-    found = Found(model.path, renamed=asked.device is not None and asked.device not in device_names(model), model=model)
+def _given(model: Model, asked: Address, several: Collection[Path]) -> Found:
+    renamed = asked.device is not None and asked.device not in device_names(model)
+    found = Found(model.path, renamed=renamed, device=model.device.name if model.path in several else None)
     known = model.manifest.software
     if asked.software is None or softwares.is_same(known, asked.software):
         return found

@@ -24,7 +24,7 @@ from kerncast.models.answer import Answer
 from kerncast.models.model import Model
 from kerncast.models.statuses import Answered
 from kerncast.progress import QUIET, Progress
-from kerncast.querying.finding import Address, Find, Found, Several, among, in_store
+from kerncast.querying.finding import Address, Find, Found, Key, Several, among, in_store
 from kerncast.querying.predicting import Asked
 from kerncast.querying.ready import ReadyReader
 from kerncast.registry import OPS
@@ -57,16 +57,16 @@ class Query:
         *,
         compile: bool = True,
         progress: Progress = QUIET,
-        selectors: Callable[[Path], Selector] | None = None,
+        selectors: Callable[[Path, str | None], Selector] | None = None,
     ) -> None:
-        """`selectors` makes the selector of a model, or has it already; without it, one is made for each model."""
+        """`selectors` makes the selector of a model on a device, or has it already; without it, one is made for each."""
         self.find, self.compile, self.progress = find, compile, progress
-        self._make = selectors or (lambda path: selector_of(Model.load(path), compile=compile, progress=progress))
-        self._selectors: dict[Model | Path, Selector] = {}
-        self._readers: dict[Model | Path, RequestReader] = {}
+        self._make = selectors or self._selector_of
+        self._selectors: dict[Key, Selector] = {}
+        self._readers: dict[Key, RequestReader] = {}
         self._prepared: dict[Asked, ReadyReader] = {}
         self._found: dict[Address, Found | Several | bytes] = {}
-        self._ends: dict[Model | Path, bytes] = {}
+        self._ends: dict[Key, bytes] = {}
 
     def answer(self, text: str | bytes) -> bytes:
         """One reply for one request; a list of replies, in order, for a list."""
@@ -164,15 +164,16 @@ class Query:
     def selector(self, found: Found) -> Selector:
         """The selector of a model, made once."""
         if found.key not in self._selectors:
-            if found.model is None:
-                self._selectors[found.key] = self._make(found.path)
-            else:
-                self._selectors[found.key] = selector_of(found.model, compile=self.compile, progress=self.progress)
+            self._selectors[found.key] = self._make(found.path, found.device)
         return self._selectors[found.key]
 
+    def _selector_of(self, path: Path, device: str | None) -> Selector:
+        model = Model.load(path)
+        return selector_of(model if device is None else model.on(device), compile=self.compile, progress=self.progress)
+
     def forget(self, path: Path) -> None:
-        """Make the selector of a model anew when it is asked for."""
-        self._selectors.pop(path, None)
+        """Make the selectors of a model again when they are asked for."""
+        self._selectors = {key: selector for key, selector in self._selectors.items() if key[0] != path}
 
     def _ready(self, asked: Asked) -> ReadyReader:
         """What reads and answers requests without a model of the store, made once."""

@@ -106,22 +106,22 @@ class Answers:
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()
         """Replies to single questions that are not quick; used by the event loop alone."""
 
-    def _asker(self, ask: Ask, selectors: Callable[[Path], Selector]) -> Query:
+    def _asker(self, ask: Ask, selectors: Callable[[Path, str | None], Selector]) -> Query:
         find = self._sources.finding(self._settings.software, self._settings.strict, ask)
         return Query(find, compile=self._sources.compile, selectors=selectors)
 
-    def _quick_selector(self, path: Path) -> Selector:
+    def _quick_selector(self, path: Path, device: str | None) -> Selector:
         """A selector for quick questions, which a thread prepares: it may have to be compiled."""
         if not self._preparing:
             raise _NotLoaded
-        return self._own_selector(path)
+        return self._own_selector(path, device)
 
-    def _own_selector(self, path: Path) -> Selector:
+    def _own_selector(self, path: Path, device: str | None) -> Selector:
         """One more selector of a model: the same numbers, a context of its own, so that nobody waits for a turn."""
-        other = self._sources.selector_at(path)
+        other = self._sources.selector_at(path, device)
         if self._warming:  # those that answered before go on until then
             self._sources.builder.wait(path)
-            other = self._sources.selector_at(path)
+            other = self._sources.selector_at(path, device)
         if not other.is_compiled:
             return other
         return Selector(other.model, tiers=other.tiers, tier=other.tier)
