@@ -50,15 +50,17 @@ def _write(
         return [out]
     refuse_existing(mapping)
     write_atomically(out, lambda path: write(rows, path))
-    write_text(mapping, _mapping(family, rows))
+    write_text(mapping, mapping_of(family, rows))
     return [out, mapping]
 
 
-def _mapping(family: Family, rows: pl.DataFrame) -> str:
-    """The mapping file of the table."""
+def mapping_of(family: Family, rows: pl.DataFrame, named: str | None = None) -> str:
+    """The mapping file of a table that has a dataset's columns; `named` is how the family is found, if not by its id."""
     used = [name for name in (*parameter_columns(family), *MEASURED) if name in rows.columns]
     ignored = [name for name in rows.columns if name not in (*used, "device")]
-    lines = [f"family = {toml.string(family.id)}", 'device = { column = "device" }']
+    lines = [f"family = {toml.string(named or family.id)}"]
+    if "device" in rows.columns:
+        lines.append('device = { column = "device" }')
     if LABEL in used:
         lines.append(f"label = {toml.string(LABEL)}")
     lines.append(f"ignore = [{', '.join(map(toml.string, ignored))}]")
