@@ -9,13 +9,12 @@ import polars as pl
 
 from kerncast.api.results import listed, place_of
 from kerncast.data.dataset import Dataset
-from kerncast.data.exporters.tables import PROVENANCE, TIME, mapping_of
+from kerncast.data.exporters.tables import PROVENANCE, TIME, write_mapping
 from kerncast.data.frames import Frame, as_polars, is_frame
 from kerncast.data.importers import Options, import_files
 from kerncast.data.schema import parameter_columns, schema_of
 from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.files.atomic import write_text
 from kerncast.files.given import given_path
 from kerncast.models.problem_frames import refuse_other_case
 from kerncast.op import Family
@@ -78,7 +77,7 @@ def mapped_frame(given: Frame, family: str | None) -> tuple[Path, Path] | None:
     frame = frame.select(column.name for column in frame if column.name in kept and column.count())
     path = frame_file(frame)
     mapping = path.with_suffix(".toml")
-    write_text(mapping, mapping_of(found, frame, named))
+    write_mapping(mapping, found, frame, named)
     return path, mapping
 
 

@@ -50,12 +50,12 @@ def _write(
         return [out]
     refuse_existing(mapping)
     write_atomically(out, lambda path: write(rows, path))
-    write_text(mapping, mapping_of(family, rows))
+    write_mapping(mapping, family, rows)
     return [out, mapping]
 
 
-def mapping_of(family: Family, rows: pl.DataFrame, named: str | None = None) -> str:
-    """The mapping file of a table that has a dataset's columns; `named` is how the family is found, if not by its id."""
+def write_mapping(path: Path, family: Family, rows: pl.DataFrame, named: str | None = None) -> None:
+    """Write the mapping of a table that has a dataset's columns; `named` is how the family is found, if not by its id."""
     used = [name for name in (*parameter_columns(family), *MEASURED) if name in rows.columns]
     ignored = [name for name in rows.columns if name not in (*used, "device")]
     lines = [f"family = {toml.string(named or family.id)}"]
@@ -70,4 +70,4 @@ def mapping_of(family: Family, rows: pl.DataFrame, named: str | None = None) -> 
     measured = [name for name in used if name in MEASURED and name not in (TIME, LABEL)]
     lines += ["", "[measured]", *(f"{name} = {toml.string(name)}" for name in measured)]
     lines += ["", "[time]", f"column = {toml.string(TIME)}", 'unit = "ns"']
-    return "\n".join(lines) + "\n"
+    write_text(path, "\n".join(lines) + "\n")
