@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from kerncast.arrays import Ints
 from kerncast.errors import InvalidValue
 from kerncast.expr import Expr, Program
-from kerncast.parameters import Parameter
+from kerncast.parameters import Int, Parameter
 
 if TYPE_CHECKING:
     from kerncast.space import Space
@@ -152,12 +153,12 @@ class Enumeration:
                 if off.height:
                     yield off.with_columns(pl.lit(None, dtype=pl.Int64).alias(column))
             for first in range(0, len(indices), rows) if piece.height else ():
-                chosen = indices[first : first + rows]
-                values = pl.DataFrame({column: pl.Series([parameter.number(i) for i in chosen], dtype=pl.Int64)})
+                chosen = np.array(indices[first : first + rows])
+                values = pl.DataFrame({column: _numbers(parameter, chosen)})
                 if window is None:
                     yield piece.join(values, how="cross", maintain_order="left_right")
                 else:
-                    values = values.with_columns(pl.Series("__more", [steps(i) for i in chosen], dtype=pl.Int64))
+                    values = values.with_columns(pl.Series("__more", steps(chosen)))
                     crossed = piece.join(values, how="cross", maintain_order="left_right")
                     crossed = crossed.with_columns(pl.col(STEPS) + pl.col("__more")).drop("__more")
                     yield crossed.filter(pl.col(STEPS) <= window.radius)
@@ -304,16 +305,23 @@ def _satisfying(check: Program | None, block: pl.DataFrame) -> pl.DataFrame:
     return block if check is None else block.filter(check.frame(block, trusted=True).to_series() != 0.0)
 
 
-def _values(parameter: Parameter, name: str, window: _Window | None) -> tuple[range, Callable[[int], int]]:
+def _numbers(parameter: Parameter, indices: Ints) -> Ints:
+    """The values at some indices, as `Parameter.number` gives them: of a range by arithmetic, else taken from a table."""
+    if isinstance(parameter, Int):
+        return parameter.low + indices * parameter.step
+    return np.array([parameter.number(i) for i in range(parameter.size)]).take(indices)
+
+
+def _values(parameter: Parameter, name: str, window: _Window | None) -> tuple[range, Callable[[Ints], Ints]]:
     """The indices to try for one parameter, and the steps that each costs."""
     centre = None if window is None else window.centre[name]
     if window is None or centre is None:
-        return range(1 if window is not None and window.free else parameter.size), lambda index: 0
+        return range(1 if window is not None and window.free else parameter.size), np.zeros_like
     if parameter.ordered:
         near = range(max(0, centre - window.radius), min(parameter.size, centre + window.radius + 1))
-        return near, lambda index: abs(index - centre)
+        return near, lambda indices: np.abs(indices - centre)
     near = range(parameter.size) if window.radius else range(centre, centre + 1)
-    return near, lambda index: int(index != centre)
+    return near, lambda indices: (indices != centre).astype(np.int64)
 
 
 class _Draw:
@@ -340,8 +348,7 @@ class _Draw:
     def _try(self, n: int) -> pl.DataFrame:
         columns = {}
         for name, parameter in self.parameters.items():
-            indices = self.rng.integers(0, parameter.size, n)
-            columns[self.search._column(name)] = pl.Series([parameter.number(int(i)) for i in indices], dtype=pl.Int64)
+            columns[self.search._column(name)] = _numbers(parameter, self.rng.integers(0, parameter.size, n))
         block = pl.DataFrame(columns)
         for check in self.component.checks:
             block = _satisfying(check, block)

@@ -115,6 +115,12 @@ class Registry(Generic[T]):
             raise NotFound.named(self.kind.__name__.lower(), name, [*self.found, *self.by_alias], self.listing)
         return item
 
+    @cached_property
+    def _builtin(self) -> set[str]:
+        """The modules of the package."""
+        folders = importlib.import_module(self.package).__path__
+        return {each.name for each in pkgutil.iter_modules(folders, f"{self.package}.")}
+
     def alone(self, name: str) -> T:
         """`get`, but without loading the others if a built-in module is named after it: for a process that must start fast.
 
@@ -122,9 +128,7 @@ class Registry(Generic[T]):
         """
         if "found" not in vars(self):
             module = f"{self.package}.{name.replace('/', '_')}"
-            known = pkgutil.iter_modules(importlib.import_module(self.package).__path__, f"{self.package}.")
-            builtin = any(each.name == module for each in known)
-            for item in vars(importlib.import_module(module)).values() if builtin else ():
+            for item in vars(importlib.import_module(module)).values() if module in self._builtin else ():
                 if isinstance(item, self.kind) and getattr(item, self.identity) == name:
                     return item
         return self.get(name)

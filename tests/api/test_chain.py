@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 import kerncast as kc
+from kerncast.sweeping import Sweep
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
 SMALL = {"trees": 6, "library_trees": 4, "leaves": 7, "lr": 0.3, "bags": 1, "folds": 2, "threads": 1}
@@ -43,6 +44,20 @@ def test_measuring_gives_a_dataset_from_any_thread(tmp_path):
     assert kept.path == tmp_path / "kept"
     assert kc.open(tmp_path / "kept").rows == 4
     assert kc.collect("gemm/cpu", dry_run=True, **options).vectors == 4
+
+
+def test_a_sweep_is_measured_as_it_is_and_enumerated_once(monkeypatch):
+    """`collect` takes what `sweep` gives: the same vectors in the same order, from the pools that counting them made."""
+    asked = {"problems": "grid:M=8,16;N=8;K=8", "vary": {"dtype": "fp32", "layout": "rrr"}, "configs": "sample:2"}
+    sweep = kc.sweep("gemm/cpu", **asked)
+    listed = pl.concat(list(sweep.iter_blocks()))
+    monkeypatch.setattr(Sweep, "_opened", None)
+    assert kc.collect(sweep, dry_run=True).vectors == listed.height == 4
+    measured = kc.collect(sweep, samples=2).frame()
+    assert sorted(measured.select(listed.columns).rows(), key=str) == sorted(listed.rows(), key=str)
+    for extra in ({"problems": "llm"}, {"configs": "all"}, {"max_vectors": 3}, {"vectors": "elsewhere"}):
+        with pytest.raises(kc.InvalidValue, match="a sweep says what to measure"):
+            kc.collect(sweep, **extra)
 
 
 def test_a_trained_model_lives_in_a_temporary_folder_until_it_is_saved(model, tmp_path):

@@ -36,6 +36,7 @@ from kerncast.expr import (
     where,
 )
 from kerncast.expr.nodes import as_expr
+from kerncast.expr.program import FEW_ROWS
 from kerncast.testing.repeats import repeats
 
 NAMES = ("p.a", "p.b", "c.x", "hw.n")
@@ -127,6 +128,8 @@ def assert_agreement(program, rows, frame):
     """All three evaluators on all rows; outputs named inexact… may differ in the last two bits."""
     by_columns = program.frame(frame).rows()
     by_c = run_c(program, rows)
+    many = program.columns(pl.concat([frame] * (FEW_ROWS + 1)))  # a row alone has the numbers that it has among many
+    assert np.array_equal(many[: frame.height], np.concatenate([program.columns(frame[i]) for i in range(frame.height)]))
     for row, column_row, c_row in zip(rows, by_columns, by_c, strict=True):
         by_scalar = program.scalar(row)
         for name, from_columns, from_c in zip(program.outputs, column_row, c_row, strict=True):
@@ -229,7 +232,9 @@ def test_a_constant_output_has_one_value_per_row():
     """Features that read no symbol still fill a column, for no rows, one and many."""
     program = Program({"two": 2})
     for rows in (0, 1, 3):
-        assert program.frame(pl.DataFrame({"any": [0.0] * rows})).rows() == [(2.0,)] * rows
+        frame = pl.DataFrame({"any": [0.0] * rows})
+        assert program.frame(frame).rows() == [(2.0,)] * rows
+        assert program.columns(frame).tolist() == [[2.0]] * rows
 
 
 def test_substitute_replaces_a_symbol_by_an_expression():

@@ -97,6 +97,15 @@ def test_frames_give_frames(model, config):
     assert model.predict(own.head(0)).height == 0
 
 
+def test_a_problem_is_answered_alone_as_among_many(model):
+    """To the last bit: few rows are computed in another way than many."""
+    asked = [{**SHAPE, "M": size, "N": 64 * (1 + size % 7)} for size in range(8, 1000, 9)]
+    alone = [model.predict(problem) for problem in asked]
+    assert alone == model.predict(asked)
+    assert [answer.time_ns for answer in alone] == model.predict(pl.DataFrame(asked))["time_ns"].to_list()
+    assert {answer.status for answer in alone} >= {Answered.OK}
+
+
 def test_frames_that_do_not_fit_are_refused(model, config):
     plain = pl.DataFrame([SHAPE])
     with pytest.raises(InvalidValue, match=r"no column 'problem\.M'"):

@@ -209,6 +209,7 @@ def test_many_problems_are_predicted_in_compiled_code_with_the_same_answers(mode
     [
         (pl.Series("M", [8, 0, 16]), "row 2: problem.M must be a whole number from 1 to .*, got 0 \\(1 such rows\\)"),
         (pl.Series("M", [8.0, 16.0, 2.5]), "row 3: problem.M must be a whole number, got 2.5"),
+        (pl.Series("M", ["8", "2.5", "16"]).cast(pl.Decimal(9, 1)), "row 2: problem.M must be a whole number, got .*2.5"),
         (pl.Series("M", [8, None, 16]), "row 2: problem.M must be a whole number from 1 to .*, got None"),
         (pl.Series("M", [8.0, float("nan"), 16.0]), "row 2: problem.M must be a whole number from 1 to .*, got None"),
         (pl.Series("M", ["8", "many", "16"]), "row 2: problem.M must be a whole number, got 'many'"),

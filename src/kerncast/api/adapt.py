@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kerncast import devices
-from kerncast.api.results import Data, listed, model_of, paths_of, place_of, texts
+from kerncast.api.measured import Data, paths_of
+from kerncast.api.results import listed, model_of, place_of, texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.dataset import MANIFEST, Dataset
 from kerncast.data.importers import Options, import_files

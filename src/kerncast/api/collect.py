@@ -19,6 +19,7 @@ from kerncast.collecting.plan import (
     Measuring,
     Planned,
     Runner,
+    Source,
     asked_vectors,
     memory_bytes,
     planned,
@@ -49,11 +50,11 @@ class Collected:
 
 
 @overload
-def collect(family: Family | str, *, dry_run: Literal[True], **options: Any) -> Estimate: ...
+def collect(family: Family | str | Source, *, dry_run: Literal[True], **options: Any) -> Estimate: ...
 @overload
-def collect(family: Family | str, *, dry_run: Literal[False] = False, **options: Any) -> Dataset: ...
+def collect(family: Family | str | Source, *, dry_run: Literal[False] = False, **options: Any) -> Dataset: ...
 def collect(  # type: ignore[misc]  # the overloads name what decides the result, not all options
-    family: Family | str,
+    family: Family | str | Source,
     *,
     problems: Problems = (),
     vary: Mapping[str, Any] | Sequence[str] | None = None,
@@ -89,7 +90,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     stop: Callable[[], bool] = never,
     progress: Wanted = "auto",
 ) -> Dataset | Estimate:
-    """Measure the kernels of a family and return the dataset; nothing measured is ever lost.
+    """Measure the kernels of a family, or the vectors of a sweep, and return the dataset; nothing measured is ever lost.
 
     If it is killed or interrupted, the same call with the same `out` continues. `dataset.collected` says what this call
     measured. With `dry_run`, no dataset is written, and the estimate says what it would take. Once `stop()` is true, the
@@ -108,6 +109,11 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     """
     far = wanted_on_ray(on, address=address, resource=resource)
     measuring = Measuring(samples, warmup, timeout, cache, memory, verify, reset_command)
+    given: Path | Source | None = None if vectors is None else Path(vectors)
+    if isinstance(family, Source):
+        if given is not None:
+            raise InvalidValue("a sweep says what to measure: `vectors` cannot be combined with it")
+        given, family = family, family.family
     found, preset = (family, {}) if isinstance(family, Family) else family_with_preset(family)
     if benchmark is None and backend is None and isinstance(family, str) and family.endswith(SUFFIX):
         benchmark = family  # the same file says how its kernels are measured
@@ -137,8 +143,8 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     specs = problem_texts(problems)
 
     asked: dict[str, Any] = {
-        "vectors": None if vectors is None else Path(vectors), "problems": specs,
-        "vary": assignments(vary) if vectors is not None else with_preset(preset, assignments(vary)),
+        "vectors": given, "problems": specs,
+        "vary": assignments(vary) if given is not None else with_preset(preset, assignments(vary)),
         "configs": configs, "max_flops": max_flops, "seed": seed, "max_vectors": None if active else max_vectors,
     }  # fmt: skip
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kerncast.api.results import Data, model_of, paths_of, row_conditions
+from kerncast.api.measured import Data, paths_of
+from kerncast.api.results import model_of, row_conditions
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.evaluating.compare import Limits, Verdict
 from kerncast.evaluating.compare import compare as run

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kerncast.api.measured import Data, paths_of
 from kerncast.api.on_ray import LOCAL, spread_over, wanted_on_ray
-from kerncast.api.results import Data, model_of, paths_of, row_conditions
+from kerncast.api.results import model_of, row_conditions
 from kerncast.api.showing import Wanted, shown
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.budget import budget_curves
@@ -73,7 +74,7 @@ def evaluate(
     # Read now, so that a bad file is refused before anything is fitted.
     devices = [item.name for item in judged.manifest.devices]
     solutions = None if against is None else read_solutions(Path(against), judged.family, devices)
-    paths, kept = paths_of(data), row_conditions(where, software)
+    paths, kept = paths_of(data, judged.family.id), row_conditions(where, software)
     with spread_over(on, address) as spread, shown(progress) as show:
         found = run(
             judged, paths, split=split, include_seen=include_seen, where=kept, worst=max(worst, FEWEST_WORST),

@@ -8,9 +8,11 @@ from pathlib import Path
 import polars as pl
 
 from kerncast import rates
+from kerncast.api.measured import frame_file, mapped_frame
 from kerncast.api.results import listed, named_values, place_of, texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.dataset import Dataset
+from kerncast.data.frames import Frame, is_frame
 from kerncast.data.importers import Options, get_importer, import_files
 from kerncast.data.importers.recognise import recognised
 from kerncast.declared.declaration import is_written
@@ -20,7 +22,7 @@ from kerncast.software import EXACTLY
 
 
 def read(
-    paths: str | Path | Sequence[str | Path] = (),
+    paths: str | Path | Frame | Sequence[str | Path | Frame] = (),
     *,
     format: str | None = None,
     out: str | Path | None = None,
@@ -34,7 +36,10 @@ def read(
     strict: bool = False,
     progress: Wanted = "auto",
 ) -> Dataset:
-    """Read one or several files of one format into a new dataset.
+    """Read one or several files of one format, or a frame of polars or pandas, into a new dataset.
+
+    A frame is read as a file with the same columns would be, with a `mapping`. One that has a dataset's columns (`family`,
+    `device`, `problem.M` or `M`, `config.tile_m`, `time_ns`, perhaps `status`) needs none.
 
     `format` is recognised from the files if possible; if not, the error lists all formats. Units are converted, repeats
     and failures are kept, and every row records its file and line. A row that cannot be represented is skipped:
@@ -46,8 +51,15 @@ def read(
     `devices` the devices, and `software` without `=` the software (`vllm`: of each device, the newest version that it has;
     `vllm==0.24.0`). `installed` reads the tables of the installed package of such a format, which is not imported.
     """
-    frame = "write the table to a file (`frame.write_csv(path)`) and name that"
-    files = [given_path(path, "a file or a list of files", frame) for path in listed(paths)]
+    files = []
+    for path in listed(paths):
+        if not is_frame(path):
+            files.append(given_path(path, "a file, a frame, or a list of these", "name the file, or give a frame"))
+        elif mapping is None and format is None and (found := mapped_frame(path, None)) is not None:
+            files.append(found[0])
+            mapping = found[1]
+        else:
+            files.append(frame_file(path))
     if installed:
         if files or format is None:
             raise InvalidValue("`installed` reads the files of an installed package: name the `format`, and no file")

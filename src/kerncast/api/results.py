@@ -11,15 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.files.given import given_path
 from kerncast.models.model import Model, is_model
 from kerncast.selecting import compiled as compiled
 from kerncast.store.store import Store
-
-Data = Dataset | str | Path | Sequence[Dataset | str | Path]
-"""A dataset, its path, or several of either."""
 
 PROBLEMS = "`problems`: a text (llm, grid:M=1,2;N=8;K=8, or the path of a table), a mapping of parameters, or a list of these"
 Problems = str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]
@@ -37,20 +32,13 @@ def place_of(out: str | Path | None, name: str) -> Path:
     return Path(_temporary[-1].name) / name
 
 
-def paths_of(data: Data) -> list[Path]:
-    """The paths of datasets."""
-    several = listed(data)
-    if not several:
-        raise InvalidValue("there is no dataset: name at least one")
-    next_step = "write a table to a file, and make a dataset of it with `kerncast.read`"
-    return [
-        item.path if isinstance(item, Dataset) else given_path(item, "a dataset or its path", next_step) for item in several
-    ]
-
-
 def listed(given: Any) -> list[Any]:
     """The items of a list and the like; any other value, such as a frame, is one item, for the caller to accept or refuse."""
-    one = isinstance(given, str | bytes | os.PathLike | Mapping) or hasattr(given, "columns") or not isinstance(given, Iterable)
+    one = (
+        isinstance(given, str | bytes | os.PathLike | Mapping)
+        or hasattr(type(given), "columns")
+        or not isinstance(given, Iterable)
+    )
     return [given] if one else list(given)
 
 

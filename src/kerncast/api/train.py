@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kerncast.api.measured import Data, paths_of
 from kerncast.api.on_ray import LOCAL, spread_over
-from kerncast.api.results import Data, model_of, paths_of, place_of, row_conditions, texts
+from kerncast.api.results import model_of, place_of, row_conditions, texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import InvalidValue
@@ -100,7 +101,7 @@ def train(
     conditions = (*row_conditions(where, software), *((NOT_SUSPECT,) if drop_suspect else ()))
     with spread_over(on, address) as spread, shown(progress) as show:
         return run(
-            paths_of(data), place_of(out, "model"), recipe, family=family, where=conditions, pool=pool, warm_start=base,
+            paths_of(data, family), place_of(out, "model"), recipe, family=family, where=conditions, pool=pool, warm_start=base,
             ck=tuple(others) if format == "ck" else None, no_folds=folds == 0, weights=given, spread=spread, progress=show,
         )  # fmt: skip
 

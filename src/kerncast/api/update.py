@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kerncast.api.results import Data, paths_of
+from kerncast.api.measured import Data, paths_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.evaluating.compare import Limits
 from kerncast.evaluating.unseen import open_all

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import polars as pl
 from msgspec import structs
@@ -31,6 +31,7 @@ from kerncast.problems import parse_vary
 from kerncast.sweeping import SuiteSweep, Sweep, Vectors, open_sweep, parse_selection
 from kerncast.writing.shell import word
 
+Source: TypeAlias = Sweep | SuiteSweep | Vectors
 # An active choice compares at least so many configs of each problem.
 FEWEST_CANDIDATES = 16
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -224,7 +225,7 @@ def device_indices(kind: type[Backend], given: str | Sequence[str]) -> tuple[str
 class Planned:
     """The vectors to measure, lazily."""
 
-    source: Sweep | SuiteSweep | Vectors
+    source: Source
     total: int
     """How many there are."""
     exact: bool = True
@@ -248,7 +249,7 @@ class Planned:
 def planned(
     family: Family,
     *,
-    vectors: Path | None = None,
+    vectors: Path | Source | None = None,
     problems: Sequence[str] = (),
     vary: Sequence[str] = (),
     configs: str | None = None,
@@ -271,7 +272,7 @@ def planned(
     if isinstance(sweep, Vectors):
         return Planned(sweep, sweep.count())
     selection = sweep.selection
-    if most_candidates is not None and selection.given is None and family.config.parameters:
+    if most_candidates is not None and vectors is None and selection.given is None and family.config.parameters:
         share = max(FEWEST_CANDIDATES, most_candidates // max(1, sweep.problem_count))
         selection = replace(selection, per_problem=min(share, selection.per_problem or share))
         sweep = open_sweep(
@@ -292,25 +293,23 @@ def asked_vectors(
     family: Family,
     device: Device,
     *,
-    vectors: Path | None,
+    vectors: Path | Source | None,
     problems: Sequence[str],
     vary: Sequence[str],
     configs: str | None,
     max_flops: float | None,
     seed: int,
     max_vectors: int | None,
-) -> Sweep | SuiteSweep | Vectors:
+) -> Source:
     """The vectors to measure, not counted yet; what is wrong on any device is refused here."""
     if vectors is not None:
         if problems or vary or max_flops or configs is not None:
             raise InvalidValue(
-                "`vectors` names a finished sweep: `problems`, `vary`, `configs` and `max_flops` cannot be combined with it"
+                "a sweep says what to measure: `problems`, `vary`, `configs` and `max_flops` cannot be combined with it"
             )
         if max_vectors is not None:
-            raise InvalidValue(
-                "`vectors` names a finished sweep: give `max_vectors` to the sweep, or choose from it with `active`"
-            )
-        found = Vectors.open(vectors)
+            raise InvalidValue("a sweep says what to measure: give `max_vectors` to the sweep, or choose from it with `active`")
+        found = Vectors.open(vectors) if isinstance(vectors, Path) else vectors
         if found.family is not family:
             raise InvalidValue(f"{vectors} holds vectors of {found.family.id}, not of {family.id}")
         return found

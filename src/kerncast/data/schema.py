@@ -207,8 +207,9 @@ def _cast(frame: pl.DataFrame, column: str, dtype: type[pl.DataType]) -> pl.Expr
         texts = pl.col(column).cast(pl.String).str.to_lowercase()
         _refuse_first(frame, ~frame.select(texts.is_in(list(flags))).to_series(), rule, column)
         return texts.replace_strict(flags, default=None, return_dtype=pl.Boolean).alias(column)
-    if dtype == pl.Int64 and values.dtype.is_float():
-        _refuse_first(frame, values != values.floor(), rule, column)
+    if dtype == pl.Int64 and numeric and not values.dtype.is_integer():
+        numbers = values.cast(pl.Float64)
+        _refuse_first(frame, numbers != numbers.floor(), rule, column)
     cast = values.cast(dtype, strict=False)
     _refuse_first(frame, cast.is_null() & values.is_not_null(), rule, column)
     return pl.col(column).cast(dtype, strict=False)

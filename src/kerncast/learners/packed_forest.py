@@ -27,6 +27,7 @@ PARTS = ("nodes", "feature", "threshold", "left", "value")
 STEP = 2.0**-14
 # Rows that are walked through the trees together, and walks at a time: their state stays in the cache.
 ROWS, WALKS = 2048, 32_768
+FEW_ROWS = 64
 # Steps that all walks take before those that have ended are put aside, at first (a tree of 127 leaves is nine nodes deep on
 # average) and then again and again.
 FIRST_STEPS, MORE_STEPS = 9, 4
@@ -79,6 +80,12 @@ class PackedForest:
         leaves = np.cumsum(self.nodes + 1) - (self.nodes + 1)
         return np.where(self.nodes > 0, np.cumsum(self.nodes) - self.nodes, len(self.feature) + leaves)
 
+    @cached_property
+    def _compared(self) -> tuple[Ints, npt.NDArray[np.uint16]]:
+        """By node, then by leaf: its feature and threshold. A leaf compares nothing: whatever it reads, it leads to itself."""
+        leaves = np.zeros(len(self.value), np.uint16)
+        return np.concatenate([self.feature, leaves.astype(np.int64)]), np.concatenate([self.threshold, leaves])
+
     def predict(self, features: Floats) -> Floats:
         """The sum of the trees for each row, added in their order."""
         found = np.empty(len(features))
@@ -89,11 +96,11 @@ class PackedForest:
 
     def _sums(self, ranks: npt.NDArray[np.uint16]) -> Floats:
         rows = ranks.shape[1]
-        leaves = len(self.value)
-        # A leaf compares nothing: whatever it reads, it leads to itself.
-        offset = np.concatenate([self.feature * rows, np.zeros(leaves, np.int64)])
-        limit = np.concatenate([self.threshold, np.zeros(leaves, np.uint16)])
-        flat, own = ranks.ravel(), np.arange(rows)
+        feature, limit = self._compared
+        # Of a few rows each has its ranks side by side, so that nothing as long as the forest is computed for them.
+        offset, flat, own = feature, ranks.T.ravel(), np.arange(rows) * len(ranks)
+        if rows > FEW_ROWS:
+            offset, flat, own = feature * rows, ranks.ravel(), np.arange(rows)
         together = max(1, WALKS // rows)
         total = np.zeros((1, rows))
         starts = self._starts(ranks)

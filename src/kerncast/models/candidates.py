@@ -13,6 +13,7 @@ from kerncast.arrays import Flags, Floats, Ints
 from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.expr import Program
+from kerncast.expr.to_columns import read_column
 from kerncast.models.reach import Reach
 from kerncast.models.rules import config_rules, model_rules
 
@@ -118,7 +119,8 @@ class Candidates:
     def scores_of_many(self, problems: pl.DataFrame, rows: Ints) -> tuple[Floats, Floats]:
         """`scores` for a frame of problems: [problem, place in `rows`]. One call of the learner serves many problems."""
         score, time_ns = np.full((problems.height, len(rows)), np.inf), np.full((problems.height, len(rows)), -1.0)
-        configs, together = self._configs[rows], max(1, MOST_TOGETHER // len(rows))
+        every = np.array_equal(rows, np.arange(self._configs.height))
+        configs, together = self._configs if every else self._configs[rows], max(1, MOST_TOGETHER // len(rows))
         for start in range(0, problems.height, together):
             part, own = problems[start : start + together], slice(start, start + together)
             vectors = part.join(configs, how="cross", maintain_order="left_right")
@@ -127,7 +129,8 @@ class Candidates:
                 allowed = allowed & self.available[rows]
             allowed = self._narrowed(allowed, self._numbers(part), rows)
             if allowed.any():
-                described = self.model.describe(vectors.filter(pl.Series(allowed.ravel())), self.device)
+                kept = vectors if allowed.all() else vectors.filter(pl.Series(allowed.ravel()))
+                described = self.model.describe(kept, self.device)
                 scored, runs = self.model.scored(described), ~self.model.learner.fails(described)
                 score[own][allowed] = np.where(runs, scored[0], np.inf)
                 time_ns[own][allowed] = np.where(runs, scored[1], -1.0)
@@ -135,13 +138,8 @@ class Candidates:
 
     def _numbers(self, problems: pl.DataFrame) -> Floats:
         """Problems as rows of numbers, in the order of their parameters."""
-        columns = []
-        for name, parameter in self.model.family.problem.parameters.items():
-            column = problems[f"problem.{name}"]
-            if parameter.codes:
-                column = column.replace_strict(dict(parameter.codes), default=None, return_dtype=pl.Float64)
-            columns.append(column.cast(pl.Float64).fill_null(float(parameter.inactive)).to_numpy())
-        return np.stack(columns, axis=1)
+        parameters = self.model.family.problem.parameters.items()
+        return np.stack([read_column(item.symbol(name), problems[f"problem.{name}"]) for name, item in parameters], axis=1)
 
 
 def library_rows(model: Model) -> list[int]:

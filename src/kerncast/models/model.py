@@ -220,9 +220,7 @@ class Model(ModelFiles):
 
     def sizes_of(self, problems: pl.DataFrame) -> Floats:
         """How large problems (`problem.*`) are, by the measure that the model's interval knows their range in."""
-        space, program = self.family.problem, self._size
-        symbols = problems.select(pl.col(f"problem.{name}").alias(f"{space.namespace}.{name}") for name in space.parameters)
-        return program.frame(symbols, trusted=True).to_series().cast(pl.Float64).to_numpy()
+        return self._size.columns(schema.symbol_columns(self.family, problems, "problem."))[:, 0]
 
     @cached_property
     def _size(self) -> Program:
@@ -337,11 +335,11 @@ class Model(ModelFiles):
 
     def _named(self, device: str) -> Device:
         """A device by name: one of the model's own with its numbers of that time, else a profile; a file has its own."""
-        known = {record.name: record.device for record in self.manifest.devices}
+        known = {record.name: record for record in self.manifest.devices}
         if device in known:
-            return known[device]
+            return known[device].device
         found = devices.get(device)
-        return found if device.endswith(".toml") else known.get(found.name, found)
+        return known[found.name].device if found.name in known and not device.endswith(".toml") else found
 
     def predict_vectors(self, frame: pl.DataFrame, device: Device | None = None) -> pl.DataFrame:
         """`time_ns`, `lower_ns`, `upper_ns` and `score` (lower is chosen) for every vector of a frame."""

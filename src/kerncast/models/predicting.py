@@ -241,7 +241,8 @@ class Predictor:
             return self._compiled(problems)
         if not problems.height:
             return np.empty(0, np.int64), np.empty(0)
-        rows = problems.rename(lambda name: name.removeprefix("problem.")).iter_rows(named=True)
+        names = [name.removeprefix("problem.") for name in problems.columns]
+        rows = (dict(zip(names, row, strict=True)) for row in problems.iter_rows())
         first = next(rows)
         if self.model.built_for(first) is None:
             scores, times = self._candidates.scores_of_many(problems, every)

@@ -57,7 +57,7 @@ def _problem_columns(model: Model, given: pl.DataFrame) -> dict[str, pl.Series]:
         what, _, name = unknown[0].partition(".")
         space = family.problem if what == "problem" else family.config
         raise NotFound.named(f"{what} parameter of {family.id}", name, space.parameters)
-    _refuse_other_case(family, given.columns)
+    refuse_other_case(family, given.columns)
     problems = _by_sizes(model, given.select(list(names)).rename(names))
     return {f"problem.{series.name}": series for series in problems}
 
@@ -78,7 +78,7 @@ def _by_sizes(model: Model, problems: pl.DataFrame) -> pl.DataFrame:
     return problems
 
 
-def _refuse_other_case(family: Family, columns: Sequence[str]) -> None:
+def refuse_other_case(family: Family, columns: Sequence[str]) -> None:
     """Foreign columns are kept, but `m` instead of `M` would leave a parameter at its default without a word."""
     spaces = {"": family.problem, "config.": family.config}
     own = {name.lower(): (prefix, name) for prefix, space in reversed(spaces.items()) for name in space.parameters}

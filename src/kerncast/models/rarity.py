@@ -5,7 +5,7 @@ All of it is integer arithmetic and sums of stored numbers, so C computes the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -54,7 +54,7 @@ class Traits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of(cls, family: Family, problems: pl.DataFrame) -> Traits:
         """Count the traits of measured problems, one row (`problem.*`) each."""
         found = []
-        for what, names, values in _values(family, _codes(family, problems)):
+        for what, names, values in _values(family, _codes(family, problems, family.problem.parameters)):
             known, counts = np.unique(values, return_counts=True)
             bits = np.log2((counts.max() + 1) / (counts + 1))
             unseen = float(np.log2(counts.max() + 1))
@@ -63,15 +63,15 @@ class Traits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def rarity(self, family: Family, problems: pl.DataFrame) -> Floats:
         """The rarity of each problem (`problem.*`): the sum of its traits'."""
-        total, columns = np.zeros(problems.height), _codes(family, problems)
+        total, columns = np.zeros(problems.height), _codes(family, problems, {name for item in self.traits for name in item.of})
         for trait in self.traits:
             total = total + trait.rarity(_trait(trait.what, [columns[name] for name in trait.of]))
         return total
 
 
-def _codes(family: Family, problems: pl.DataFrame) -> dict[str, Ints]:
-    """The parameters as C reads them: sizes as they are, labels and flags by their codes."""
-    return {name: _code(parameter, problems[f"problem.{name}"]) for name, parameter in family.problem.parameters.items()}
+def _codes(family: Family, problems: pl.DataFrame, names: Collection[str]) -> dict[str, Ints]:
+    """Some parameters as C reads them: sizes as they are, labels and flags by their codes."""
+    return {name: _code(family.problem.parameters[name], problems[f"problem.{name}"]) for name in names}
 
 
 def _code(parameter: Parameter, column: pl.Series) -> Ints:

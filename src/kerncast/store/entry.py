@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.versioned import Versioned
 from kerncast.models import software as softwares
 from kerncast.models.hull import Coverage, part_name
-from kerncast.models.manifest import Range, manifest_alone
+from kerncast.models.manifest import MANIFEST, Manifest, Range, manifest_alone
 from kerncast.models.model import Model, is_ck_directory
 from kerncast.op import Family
 from kerncast.writing.shell import word
@@ -31,6 +32,20 @@ SHIPPED = "shipped"
 PREVIOUS = ".previous"
 # What the store calls a model of a part of an op; a user's name has no '=', so it is never one of these.
 _PART = re.compile(r"\w+=[\w+-]+(,\w+=[\w+-]+)*", re.ASCII)
+
+
+@lru_cache(64)
+def _kept(path: Path, *_: int) -> Manifest:
+    return manifest_alone(path)
+
+
+def _manifest(path: Path) -> Manifest:
+    """The manifest of a model; kept, and read again if it changes."""
+    file = path / MANIFEST
+    if not file.is_file():
+        return manifest_alone(path)  # says what is wrong
+    found = file.stat()
+    return _kept(path, found.st_mtime_ns, found.st_ino)
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,14 +113,14 @@ class Entry:
         """The model's family, from its manifest alone."""
         if is_ck_directory(self.path):
             return _ck_coverage(self.path)[0]
-        manifest = manifest_alone(self.path)
+        manifest = _manifest(self.path)
         return resolve(manifest.family, manifest.declaration or None, self.path)
 
     def coverage(self, family: Family | None) -> Coverage:
         """What the model was trained with: its manifest is read, its weights are not. CK's files say the dtypes alone."""
         if is_ck_directory(self.path):
             return Coverage(_ck_coverage(self.path)[1], {}, {} if family is None else family.problem.parameters)
-        return Coverage.of(manifest_alone(self.path), {} if family is None else family.problem.parameters)
+        return Coverage.of(_manifest(self.path), {} if family is None else family.problem.parameters)
 
     @property
     def id(self) -> str:

@@ -204,13 +204,11 @@ class Featurizer:
             for name, expr in program.outputs.items()
             if isinstance(expr.payload, Symbol) and expr.payload.codes
         }
-        return Rows(self.family, frame.select(columns), self._features, tuple(program.outputs), codes, **parts)
+        return Rows(self.family, frame[columns], self._features, tuple(program.outputs), codes, **parts)
 
     def _features(self, frame: pl.DataFrame, _: Ints | None = None) -> Floats:
-        computed = self.program.frame(schema.symbol_columns(self.family, frame), trusted=True)
-        features = np.ascontiguousarray(computed.to_numpy()) if computed.width else np.empty((frame.height, 0))
-        features = features.astype(np.float64, copy=False)
-        _refuse_unusable(features, list(computed.columns), frame)
+        features = self.program.columns(schema.symbol_columns(self.family, frame))
+        _refuse_unusable(features, list(self.program.outputs), frame)
         return features
 
 

@@ -12,14 +12,12 @@ static unsigned KC_LOWEST(uint64_t word) {
 }
 #endif
 
-/* Thresholds below a value: `value <= threshold[k]` holds from there on. */
+/* Thresholds below a value: `value <= threshold[k]` holds from there on. The last few are counted, which needs no branch and
+   is done several at a time. */
 static int32_t kc_bin(const double *threshold, int32_t count, double value) {
     const double *base = threshold;
-    int32_t left = count;
-    while (left > 1) {
-        const int32_t half = left / 2;
-        base += base[half - 1] < value ? half : 0;
-        left -= half;
-    }
-    return (int32_t)(base - threshold) + (*base < value);
+    int32_t left = count, below = 0;
+    for (; left > 16; left -= left / 2) base += left / 2 & -(base[left / 2 - 1] < value);
+    for (int32_t i = 0; i < left; i++) below += base[i] < value;
+    return (int32_t)(base - threshold) + below;
 }

@@ -47,17 +47,18 @@ def _write(
     rows = rows.select(column.name for column in rows if column.count() and column.name not in PROVENANCE)
     refuse_existing(mapping)
     write_atomically(out, lambda path: write(rows, path))
-    write_text(mapping, _mapping(family, rows))
+    write_mapping(mapping, family, rows)
     return [out, mapping]
 
 
-def _mapping(family: Family, rows: pl.DataFrame) -> str:
-    """The mapping file of the table."""
+def write_mapping(path: Path, family: Family, rows: pl.DataFrame, named: str | None = None) -> None:
+    """Write the mapping of a table that has a dataset's columns; `named` is how the family is found, if not by its id."""
     used = [name for name in (*parameter_columns(family), *MEASURED) if name in rows.columns]
     ignored = [name for name in rows.columns if name not in (*used, "device")]
-    declared = declaration_of(family)
-    lines = [] if declared else [f"family = {toml.string(family.id)}"]
-    lines.append('device = { column = "device" }')
+    declared = None if named else declaration_of(family)
+    lines = [] if declared else [f"family = {toml.string(named or family.id)}"]
+    if "device" in rows.columns:
+        lines.append('device = { column = "device" }')
     if LABEL in used:
         lines.append(f"label = {toml.string(LABEL)}")
     lines.append(f"ignore = [{', '.join(map(toml.string, ignored))}]")
@@ -70,4 +71,4 @@ def _mapping(family: Family, rows: pl.DataFrame) -> str:
     measured = [name for name in used if name in MEASURED and name not in (TIME, LABEL)]
     lines += ["", "[measured]", *(f"{name} = {toml.string(name)}" for name in measured)]
     lines += ["", "[time]", f"column = {toml.string(TIME)}", 'unit = "ns"']
-    return "\n".join(lines) + "\n"
+    write_text(path, "\n".join(lines) + "\n")
