@@ -30,7 +30,7 @@ def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_pat
     monkeypatch.setattr(quickstart, "QUICK", (8, 6, 5))
     monkeypatch.setattr(quickstart, "MOST_BYTES", 2e5)
     # A forest as small as the data: a large one takes a compiler most of a minute.
-    small = partial(train, recipe=Recipe("gbdt", {"trees": 30}, folds=3))
+    small = partial(train, recipe=Recipe("gbdt", {"trees": 10}, folds=2))
     monkeypatch.setattr(sys.modules[train.__module__], "train", small)
     code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
     assert code == 0

@@ -54,15 +54,23 @@ class InTables:
         return Binding(made, exported.model.family, schema_number(exported.artefact), "picker")
 
 
-class TestRoofline(ExporterContract):
+class CppInSoak:
+    """The C++ header is the same for every kind of model."""
+
+    @pytest.mark.needs("make soak")
+    def test_the_cpp_header_answers_with_typed_problems_and_configs(self, exported):
+        super().test_the_cpp_header_answers_with_typed_problems_and_configs(exported)
+
+
+class TestRoofline(CppInSoak, ExporterContract):
     kind = "roofline"
 
 
-class TestLinear(ExporterContract):
+class TestLinear(CppInSoak, ExporterContract):
     kind = "linear"
 
 
-class TestMlp(InTables, ExporterContract):
+class TestMlp(CppInSoak, InTables, ExporterContract):
     kind = "mlp"
     knobs = {"epochs": 10, "hidden": (16,), "batch_size": 64, "lr": 5e-3}
 
@@ -86,7 +94,7 @@ class TestManyConfigs(InTables, ExporterContract):
 
     kind = "gbdt"
     knobs = {"trees": 100, "leaves": 15, "lr": 0.1, "library_trees": 20}
-    random_problems = repeats(500, 20_000)
+    random_problems = repeats(200, 20_000)
     rows = {"problems": 40, "tiles": list(product((16, 32, 64, 128), (16, 32, 64), (16, 32, 64), (2, 3), (4,)))}
 
     def test_a_small_forest_ranks_the_portfolio(self, exported):

@@ -80,6 +80,7 @@ def brute_force(problems):
 def test_all_vectors_are_exactly_the_valid_ones_listed_or_walked(monkeypatch, limit):
     """The masks, the pools and the walk agree with checking each pair; the count is right; blocks stay small."""
     monkeypatch.setattr(pool, "POOL_ROWS", limit)
+    monkeypatch.setattr(pool, "_drawn", [])
     monkeypatch.setattr(pool, "BLOCK_ROWS", 7)
     problems = toy_problems() if limit > 3 else toy_problems().filter(pl.col("K") == 8, pl.col("M") != 5)
     sweep = Sweep(TOY, A100, problems)

@@ -16,7 +16,7 @@ from kerncast.models.statuses import Answered
 from kerncast.store.store import Store
 from kerncast.training import adapting
 
-SMALL = {"trees": 40, "leaves": 15, "lr": 0.15, "folds": 3, "threads": 1, "progress": None}
+SMALL = {"trees": 25, "leaves": 15, "lr": 0.15, "folds": 3, "threads": 1, "progress": None}
 PROBLEM = {"M": 512, "N": 2048, "K": 1024, "dtype": "bf16", "layout": "rcr"}
 
 
@@ -65,7 +65,7 @@ def home(tmp_path_factory):
     """`pooled`, a model of five made-up devices, and `few`: 60 rows of a sixth, whose library is slower than all of theirs."""
     folder = tmp_path_factory.mktemp("home")
     slower = [1.2, 1.3, 1.25, 1.5, 1.35]
-    dataset(folder / "d", *((on, rows(on, 400, factor, 1)) for on, factor in zip(SEEN, slower, strict=True)))
+    dataset(folder / "d", *((on, rows(on, 250, factor, 1)) for on, factor in zip(SEEN, slower, strict=True)))
     kerncast.train(folder / "d", out=folder / "pooled", pool=True, **SMALL)
     dataset(folder / "few", (NEW, rows(NEW, 60, 1.9, 7)))
     return folder
@@ -74,7 +74,7 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def held():
     """Rows of the new device that nobody learned from."""
-    return rows(NEW, 800, 1.9, 99)
+    return rows(NEW, 400, 1.9, 99)
 
 
 def errors(model, frame, **on) -> np.ndarray:

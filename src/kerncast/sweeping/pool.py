@@ -36,11 +36,14 @@ BLOCK_ROWS = 131_072
 POOL_ROWS = 8_000_000
 # Configs that a sample tries first for each one that it needs: enough if one in four is valid.
 TRIES = 4
-# Configs drawn from a space too large to hold in memory; samples are taken from these.
+# Configs drawn from a space too large to hold in memory; samples are taken from these. To count such a space and draw from
+# it takes a second: the last ones are kept.
 DRAWN_ROWS = 131_072
+KEPT_DRAWN = 8
 # Lists of at least this many configs take a second or more to make: so many of them are kept in the cache.
 KEPT_ROWS, KEPT_FILES = 500_000, 16
 _INDEX = "__config"
+_drawn: list[WalkedPool] = []
 
 
 class Pool(Protocol):
@@ -72,6 +75,9 @@ def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfol
         return ListedPool(family, compact(family, portfolio), check_of(family, known, whole=True))
     if not family.config.parameters:
         return ListedPool(family, pl.DataFrame({_INDEX: [0]}), check_of(family, known, whole=True))
+    for pool in _drawn:
+        if pool.family is family and pool.device == device and pool.known == known:
+            return pool
     check = check_of(family, known, whole=False)
     file = cache_folder("pools") / f"{_identity(family, known)}.parquet"
     kept = kept_configs(file)
@@ -79,7 +85,9 @@ def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfol
         return ListedPool(family, compact(family, kept), check)
     size = family.config.count(known)
     if size > POOL_ROWS:
-        return WalkedPool(family, device, known, size)
+        _drawn[KEPT_DRAWN - 1 :] = []
+        _drawn.insert(0, WalkedPool(family, device, known, size))
+        return _drawn[0]
     nothing = pl.DataFrame(schema=dict.fromkeys(family.config.parameters, pl.Int64))
     frames = [compact(family, frame) for frame in itertools.chain([nothing], family.config.frames(known))]
     configs = pl.concat(frames)

@@ -65,7 +65,7 @@ class ExporterContract:
     kind: ClassVar[str]
     knobs: ClassVar[dict[str, Any]] = {}
     tiers: ClassVar[tuple[str, ...]] = CHOOSING
-    random_problems: ClassVar[int] = repeats(1_000, 100_000)
+    random_problems: ClassVar[int] = repeats(400, 100_000)
     rows: ClassVar[dict[str, Any]] = {}
     """How the data are made up, besides the defaults of `synthetic_rows`."""
     optimization: ClassVar[str] = OPTIMIZED

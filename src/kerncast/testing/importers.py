@@ -22,7 +22,7 @@ from kerncast.errors import KerncastError
 from kerncast.testing.repeats import repeats
 from kerncast.testing.variations import Sample, sample_of
 
-MUTATIONS = repeats(60, 20_000)
+MUTATIONS = repeats(30, 20_000)
 # What one cell of a row may turn into; every column gets one of them, in turn.
 ODD = ("?", "", "-1", "2.5", "0", "99999999999999999999", "torch.float99", "inf", "1e999", "\u2028x", "True", "[1]")
 

@@ -108,7 +108,10 @@ def source_digest() -> str:
 
 def translation_unit(kernels: Iterable[Kernel]) -> str:
     """One C file with all of them; it includes `kernels.h`."""
-    return '#include "kernels.h"\n\n' + "\n".join(kernel.source() for kernel in kernels)
+    text = "\n".join(kernel.source() for kernel in kernels)
+    # The compiler reads the header of intrinsics for longer than it compiles a kernel that has no use for them.
+    needed = any(word in text for word in ("pairs_", "quads_", "KC_TILE_"))
+    return ("" if needed else "#define KC_NO_PRODUCTS\n") + f'#include "kernels.h"\n\n{text}'
 
 
 class _Index(msgspec.Struct, frozen=True):

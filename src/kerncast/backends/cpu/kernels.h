@@ -113,5 +113,7 @@ KC_WIDEN(16, 4)
 KC_WIDEN(32, 8)
 KC_WIDEN(64, 16)
 
+#ifndef KC_NO_PRODUCTS
 #include "products.h"
+#endif
 #include "packing.h"

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
+#define KC_NO_PRODUCTS
 #include "kernels.h"
 
 #define HUGE_PAGE (2 << 20)
