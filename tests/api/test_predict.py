@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -339,7 +340,7 @@ def test_one_selector_answers_for_several_devices(pooled, compile, monkeypatch):
     assert pick.on("h100") is pick.on("H100")
     assert pick.on("h100").rank(problem, 1)[0].config == first["h100"].config
     assert repr(pick) == "Selector(gemm/library on one of a100, h100, as each question says)"
-    for ask in (pick, pick.select_many, pick.rank, lambda _: pick.tiers, lambda _: pick.query("{}")):
+    for ask in (pick, lambda one: pick.select_many([one]), pick.rank, lambda _: pick.tiers, lambda _: pick.query("{}")):
         with pytest.raises(InvalidValue, match=r"several devices \(a100, h100\): name one with `device`"):
             ask(problem)
     assert not hasattr(pick, "artefact")
@@ -359,7 +360,7 @@ def test_the_devices_of_a_model_are_named_where_one_must_be_chosen(shipped, tmp_
     assert by_option[0] == 0
     assert run("select", pooled, *question[1:], "device=h100") == by_option
     code, _, err = run("select", pooled, *question[1:], "device=h100", "--device", "a100")
-    assert (code, "names the devices a100, h100" in err) == (2, True)
+    assert (code, "names the device h100, not a100" in err) == (2, True)
     for form in ("c", "blob", "json", "lookup-table"):
         code, _, err = run("export", pooled, "--to", form, "--out", tmp_path / "x")
         assert (code, "name one of a100, h100 with --device" in err) == (2, True)
@@ -389,3 +390,35 @@ def test_text_in_a_picture_stays_text():
     for drawn in (bars_svg(bad, bad, [Bar(bad, 1.0, bad, 0.5, 2.0, 0.4, bad)], bad), bars_page(bad, bad, [])):
         assert "<script" not in drawn
         assert "\x1b" not in drawn
+
+
+def test_problems_that_name_devices_are_answered_for_these_and_for_no_other(pooled, tmp_path, run):
+    """In frames, lists and files: a selector of several answers each for its own; where one is asked, another is refused."""
+    whole = {**PROBLEM, "split_k": 1, "batch": 1, "layout": "rcr"}
+    named = [{**whole, "device": name} for name in (*PATHS, next(iter(PATHS)))]
+    expected = [pooled.predict(whole, device=item["device"]).time_ns for item in named]
+    assert len(set(expected)) == len(PATHS)
+    pick, frame = kerncast.Selector(pooled, tiers="full", compile=False, progress=False), pl.DataFrame(named)
+    assert [answer.time_ns for answer in pick.select_many(named)] == expected
+    answered = pick.select_many(frame.with_columns(time_ns=0.0, mine=pl.int_range(len(named))))
+    assert (answered["time_ns"].to_list(), answered["mine"].to_list()) == (expected, list(range(len(named))))
+    one, *_, other = PATHS
+    assert pick.on(one)({**whole, "device": one.upper()}).time_ns == expected[0]
+    frame.write_parquet(tmp_path / "named.parquet")
+    for ask in (
+        lambda: pick.select_many(frame, device=one),
+        lambda: pick.on(one).select_many(named),
+        lambda: pooled.predict(frame, device=one),
+        lambda: pick({**whole, "device": other}, device=one),
+    ):
+        with pytest.raises(kerncast.InvalidValue, match=f"names the device '{other}', and this answers for {one}"):
+            ask()
+    with pytest.raises(kerncast.KerncastError, match=r"problem 2 of 2 names no device: .* name one with `device`"):
+        pick.select_many([named[0], whole])
+    pooled.save(tmp_path / "m")
+    for verb in ("select", "predict"):
+        code, _, err = run(verb, tmp_path / "m", tmp_path / "named.parquet", "--device", one)
+        assert (code, f"names the device {other}, not {one}" in err) == (2, True), err
+    changed = replace(kerncast.get_device(one), numbers={"num_cus": 1.0})
+    with pytest.raises(kerncast.InvalidValue, match="has other numbers than the one that the model saw"):
+        pick(whole, device=changed)

@@ -106,13 +106,14 @@ def test_the_space_is_exactly_the_configs_of_the_file(at_once, tmp_path, monkeyp
 
 
 def test_features_are_drafted_from_names_and_values(tmp_path):
-    """Each parameter that varies, products along an axis and over all of them, blocks of the problem; nothing of hardware."""
+    """Each parameter that varies, products along an axis and over all of them, blocks; of devices their three numbers."""
     (family,) = imported(tmp_path, cache(attempts())).families
     program = family.feature_program
-    assert not [item.name for item in program.symbols if item.name.startswith("hw.")]
+    numbers = {item.name: 1.0 for item in program.symbols if item.name.startswith("hw.")}
+    assert set(numbers) == {"hw.num_cus", "hw.max_clock_mhz", "hw.memory_bandwidth_gb_s"}
     config = {"block_size_x": 32, "block_size_y": 4, "tile_size_x": 2, "mode": "fancy", "fast": True}
     problem = {"kernel": "blur-kernel", "size_x": 1000, "size_y": 512}
-    values = program.scalar({**family.problem.qualified(problem), **family.config.qualified(config)})
+    values = program.scalar({**family.problem.qualified(problem), **family.config.qualified(config), **numbers})
     assert values["log2_along_x"] == pytest.approx(6.0)
     assert values["log2_all_block_size"] == pytest.approx(7.0)
     assert (values["blocks_x"], values["blocks_y"], values["fast"]) == (16, 128, 1)

@@ -59,7 +59,7 @@ def test_figures_of_an_inspection_are_those_of_plain_python(dataset, monkeypatch
     problems, repeats, times = set(), {}, {}
     for row in dataset.read().to_dicts():
         problem = tuple(value for name, value in row.items() if name.startswith("problem."))
-        problems.add(problem)
+        problems.add((row["device"], problem))
         if row["status"] == "ok":
             repeats.setdefault((row["key"], row["software"]), []).append(row["time_ns"])
             times.setdefault((row["device"], problem), {}).setdefault(row["key"], []).append(row["time_ns"])

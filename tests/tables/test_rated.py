@@ -11,8 +11,9 @@ from kerncast.data.schema import conform
 from kerncast.declared.declaration import declared_family
 from kerncast.declared.family_file import declaration_in
 from kerncast.device import Device
+from kerncast.errors import InvalidValue
 from kerncast.parsing import decode_toml
-from kerncast.tables.table import build_table
+from kerncast.tables.table import build_table, refuse_alike_devices
 
 BARE = Device("bare", "a device of which nothing is known", "cpu")
 OP = """
@@ -81,3 +82,21 @@ def test_what_is_missing_is_said_with_what_it_costs():
     assert "bare has no memory_bandwidth_gb_s and peak rate of fp32: times of own_product are learned relative to" in lacking
     idle = declared_family(declaration_in(decode_toml((OP % "").replace("work =", "derived =").encode())))
     assert "declares no work" in rates.notes(idle, {BARE: None}, own=True)[0]
+
+
+def test_devices_that_nothing_tells_apart_are_not_learned_from_together():
+    """Of an op without work, on devices without numbers, one's time would be that of all; a number of each is enough."""
+    own = declared_family(
+        declaration_in(decode_toml((OP % "").replace('work = { flops = "2 * m * n", bytes = "4 * (m + n)" }', "").encode()))
+    )
+    bare = [BARE, replace(BARE, name="other")]
+    with pytest.raises(
+        InvalidValue, match=r"could not tell bare, other apart: .* give each its memory_bandwidth_gb_s or num_cus"
+    ):
+        refuse_alike_devices(table(own, bare))
+    for machines in (
+        bare[:1],
+        [replace(device, numbers={"num_cus": cores}) for device, cores in zip(bare, (4, 8), strict=True)],
+    ):
+        refuse_alike_devices(table(own, machines))
+    refuse_alike_devices(table(family(), bare))  # the work of the op and the rates of each tell them apart

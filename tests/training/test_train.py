@@ -221,7 +221,7 @@ def test_a_damaged_model_directory_is_refused_by_name(home, tmp_path):
     (tmp_path / "newer" / "model.json").write_text(json.dumps(newer))
     with pytest.raises(BadFile, match="is version 99, this kerncast reads up to version 1: upgrade"):
         Model.load(tmp_path / "newer")
-    with pytest.raises(BadFile, match="not a kerncast model"):
+    with pytest.raises(BadFile, match="is a dataset, not a model"):
         Model.load(home / "d")
 
 

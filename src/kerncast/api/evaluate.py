@@ -74,7 +74,7 @@ def evaluate(
     # Read now, so that a bad file is refused before anything is fitted.
     devices = [item.name for item in judged.manifest.devices]
     solutions = None if against is None else read_solutions(Path(against), judged.family, devices)
-    paths, kept = paths_of(data, judged.family.id), row_conditions(where, software)
+    paths, kept = paths_of(data, judged.family), row_conditions(where, software)
     with spread_over(on, address) as spread, shown(progress) as show:
         found = run(
             judged, paths, split=split, include_seen=include_seen, where=kept, worst=max(worst, FEWEST_WORST),

@@ -23,7 +23,7 @@ Data = Dataset | str | Path | Frame | Sequence[Dataset | str | Path | Frame]
 """A dataset, its path, a frame of measurements, or several of these."""
 
 
-def paths_of(data: Data, family: str | None = None) -> list[Path]:
+def paths_of(data: Data, family: Family | str | None = None) -> list[Path]:
     """The paths of datasets; a frame becomes one, of which no row is skipped. `family` is that of frames that name none."""
     several = listed(data)
     if not several:
@@ -37,7 +37,7 @@ def paths_of(data: Data, family: str | None = None) -> list[Path]:
     ]  # fmt: skip
 
 
-def _imported(frame: Frame, family: str | None) -> Path:
+def _imported(frame: Frame, family: Family | str | None) -> Path:
     found = mapped_frame(frame, family)
     if found is None:
         raise InvalidValue(f"the frame has no column '{TIME}': name its columns as a dataset's are, or in a mapping, and read "
@@ -60,7 +60,7 @@ def frame_file(given: Frame) -> Path:
     return path
 
 
-def mapped_frame(given: Frame, family: str | None) -> tuple[Path, Path] | None:
+def mapped_frame(given: Frame, family: Family | str | None) -> tuple[Path, Path] | None:
     """The file of a frame with a dataset's columns (`problem.M` or `M`, `config.tile_m`, `time_ns`), and its mapping.
 
     None: it has other columns. What a dataset does not have is left aside, and where a row came from: that is this frame.
@@ -70,15 +70,23 @@ def mapped_frame(given: Frame, family: str | None) -> tuple[Path, Path] | None:
         return None
     if not frame.height:
         raise InvalidValue("the frame has no rows: there is nothing to read")
-    named = family or _family_in(frame)
-    found = family_named(named)
+    found = family if isinstance(family, Family) else _named(family or _family_in(frame))
     frame = _renamed(found, frame)
     kept = set(schema_of(found)) - {"key", "op", "family", *PROVENANCE}
     frame = frame.select(column.name for column in frame if column.name in kept and column.count())
     path = frame_file(frame)
     mapping = path.with_suffix(".toml")
-    write_mapping(mapping, found, frame, named)
+    write_mapping(mapping, found, frame)
     return path, mapping
+
+
+def _named(family: str) -> Family:
+    try:
+        return family_named(family)
+    except NotFound as error:
+        raise NotFound(
+            f"{error}; of one of your own, give the dataset, or as `family` the TOML file that declares it"
+        ) from error
 
 
 def _family_in(frame: pl.DataFrame) -> str:

@@ -52,6 +52,26 @@ def read_problems(given: tuple[str, ...], family: Family) -> tuple[list[dict[str
     return [parse_assignments(given, problem_parameters(family))], False
 
 
+def device_of(problems: list[dict[str, Any]], given: str | None, family: Family) -> str | None:
+    """The device that is given, or that all problems name; they have none afterwards."""
+    if "device" in family.problem.parameters:
+        return given
+    named = [problem.pop("device", given) for problem in problems]
+    wanted = given or next((str(name) for name in named if name is not None), None)
+    for place, name in enumerate(named, 1):
+        if wanted is not None and (not isinstance(name, str) or _device_name(name) != _device_name(wanted)):
+            said = "no device" if name is None else f"the device {name}"
+            raise InvalidValue(f"problem {place} of {len(named)} names {said}, not {wanted}: ask about one device at a time")
+    return wanted
+
+
+def _device_name(name: str) -> str:
+    from kerncast import devices
+
+    found = devices.find(name)
+    return name if found is None else found.name
+
+
 def problem_parameters(family: Family) -> dict[str, Any]:
     """What a problem may be given by, with the rule of each: its parameters, and products of its sizes."""
     products = {name: family.problem.parameters[factors[0]] for name, factors in family.op.products.items()}

@@ -31,6 +31,7 @@ from kerncast.space import Bool, Categorical, Choice, Constraint, Int, Parameter
 LARGEST_SIZE = 2**53
 # Above this many combinations there is a check after each parameter, so that configs are listed step by step.
 CHECKED_AT_ONCE = 65_536
+DEVICE_NUMBERS = ("num_cus", "max_clock_mhz", "memory_bandwidth_gb_s")
 AXES = ("x", "y", "z")
 # Kinds of values that are numbers with a lowest one first.
 SIZED = ("numbers", "range", "powers")
@@ -209,6 +210,8 @@ class DeclaredOp(Op):
                 found[f"log2_{name}"] = log2(size)
             elif declared.formulas is not msgspec.UNSET:
                 found[name] = size
+        # They tell several devices apart; a model of one device leaves them out.
+        found |= {f"hw_{name}": getattr(hw, name) for name in DEVICE_NUMBERS if f"hw_{name}" not in declared.problem}
         written = _formulas(declared).problem_features
         return found | {name: formula(text, {"p": p, "hw": hw}) for name, text in written.items()}
 

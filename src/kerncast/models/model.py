@@ -356,6 +356,9 @@ class Model(ModelFiles):
         if not isinstance(device, Device | str):
             raise InvalidValue(f"`device` is the name of a device or a Device, got {type(device).__name__}")
         wanted = device.name if isinstance(device, Device) else self._named(device).name
+        known = (devices.find(wanted), *(item.device for item in self.manifest.devices)) if isinstance(device, Device) else ()
+        if known and device not in known:
+            raise InvalidValue(f"the device '{wanted}' has other numbers than the one that the model saw: give it another name")
         if len(self.manifest.devices) == 1 and wanted == self.device.name:
             return self
         if wanted not in self._bound:

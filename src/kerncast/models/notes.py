@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from kerncast import rates
 from kerncast.declared.declaration import is_written
+from kerncast.learners.gbdt import FEWEST_FAILURES
 from kerncast.models.hull import fact_words
 from kerncast.models.manifest import EVALUATION
 from kerncast.parameters import Bool, Categorical
 from kerncast.problems import named_sets
 from kerncast.writing.shell import word
+from kerncast.writing.terminal import counted
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model
@@ -28,16 +30,23 @@ def data_notes(model: Model) -> list[str]:
 def _rules(model: Model) -> Iterator[str]:
     broken = model.evaluation.get("broken_rules", []) if EVALUATION in model.manifest.files else []
     for item in broken:
-        counted = f"{item['ran']:,} of {item['attempts']:,} rows that break a constraint worked ({item['sentence']})"
+        share = f"{item['ran']:,} of {item['attempts']:,} rows that break a constraint worked ({item['sentence']})"
         if item["obeyed"]:
-            yield f"! {counted}: the constraint or these rows are wrong, see `kerncast inspect`; such configs are not chosen"
+            yield f"! {share}: the constraint or these rows are wrong, see `kerncast inspect`; such configs are not chosen"
         else:
-            yield f"! {counted}: the model does not apply this constraint"
+            yield f"! {share}: the model does not apply this constraint"
 
 
 def _failures(model: Model) -> Iterator[str]:
-    family = model.family
-    if family.config.parameters and family.can_fail and model.manifest.data.rows and not model.manifest.data.failures:
+    family, failures = model.family, model.manifest.data.failures
+    if not (family.config.parameters and family.can_fail and model.manifest.data.rows):
+        return
+    if 0 < failures < FEWEST_FAILURES:
+        yield (
+            f"! {counted(failures, 'row')} failed; nothing is learned from fewer than {FEWEST_FAILURES}, so a config that "
+            "failed on a problem may be chosen for it: measure more that fail, or declare a constraint"
+        )
+    if not failures:
         rules = len(family.config.constraints)
         some = f"the {rules} constraint{'s' * (rules > 1)} of {family.id}"
         known = some if rules else f"{family.id} has no constraints either: nothing"

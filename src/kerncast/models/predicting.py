@@ -276,7 +276,7 @@ class Predictor:
             raise InvalidValue(f"the frame already has configs ('{own[0]}'): leave out config=, or drop the column")
         if self._chooses and not own and config is None:
             return self._bests_of_frame(given)
-        frame = vectors_in(self.model, given, None if config is None else self.config(config))
+        frame = vectors_in(self.model, given, self.device.name, None if config is None else self.config(config))
         status, symbols = self._status(frame), schema.symbol_columns(self.family, frame)
         for rule in config_rules(self._rules):
             status[~_holds(rule, symbols) & (status == Answered.OK)] = Answered.UNSUPPORTED
@@ -291,7 +291,7 @@ class Predictor:
     def _bests_of_frame(self, given: pl.DataFrame) -> pl.DataFrame:
         """The best config of each problem, its time and the status."""
         self._every()
-        problems = problems_in(self.model, given)
+        problems = problems_in(self.model, given, self.device.name)
         status, rows = self._status(problems), np.full(problems.height, -1)
         fine, found = status == Answered.OK, {name: np.full(problems.height, np.nan) for name in TIMES}
         if fine.any():

@@ -7,27 +7,33 @@ alone. An empty cell (null, NaN) is a parameter that was not given. Whole number
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
+from kerncast import devices
 from kerncast.arrays import Ints
 from kerncast.data import schema
+from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.op import Config, Family
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model
 
+DEVICE = "device"
 
-def problems_in(model: Model, given: pl.DataFrame) -> pl.DataFrame:
-    """The problems of a frame (`problem.*`) in stored types, defaults filled in; all of them are valid."""
+
+def problems_in(model: Model, given: pl.DataFrame, device: str) -> pl.DataFrame:
+    """The problems of a frame (`problem.*`) in stored types, defaults filled in; all of them are valid, and of this device."""
+    refuse_other_devices(model.family, given, device)
     return _valid(model.family, _problem_columns(model, given), given.height, "problem.")
 
 
-def vectors_in(model: Model, given: pl.DataFrame, config: Config | None) -> pl.DataFrame:
+def vectors_in(model: Model, given: pl.DataFrame, device: str, config: Config | None) -> pl.DataFrame:
     """The vectors of a frame (`problem.*`, `config.*`) in stored types; `config` is that of all rows."""
+    refuse_other_devices(model.family, given, device)
     kinds = schema.schema_of(model.family)
     columns = _problem_columns(model, given)
     columns |= {name: given[name] for name in given.columns if name.startswith("config.")}
@@ -35,6 +41,29 @@ def vectors_in(model: Model, given: pl.DataFrame, config: Config | None) -> pl.D
         same = {f"config.{name}": value for name, value in config.items()}
         columns |= {n: pl.Series(n, [value], kinds[n]).new_from_index(0, given.height) for n, value in same.items()}
     return _valid(model.family, columns, given.height)
+
+
+def without_device(family: Family, problem: Mapping[str, Any], device: str) -> Mapping[str, Any]:
+    """The problem without a `device` beside its parameters, which must be this one: another one's answer is not this one's."""
+    if DEVICE not in problem or DEVICE in family.problem.parameters:
+        return problem
+    _refuse_other(problem[DEVICE], device)
+    return {name: value for name, value in problem.items() if name != DEVICE}
+
+
+def refuse_other_devices(family: Family, given: pl.DataFrame, device: str) -> None:
+    """The same for the rows of a frame, which keeps its column `device`."""
+    if DEVICE in given.columns and DEVICE not in family.problem.parameters:
+        for name in given[DEVICE].unique(maintain_order=True).drop_nulls():
+            _refuse_other(name, device)
+
+
+def _refuse_other(name: Any, device: str) -> None:
+    if isinstance(name, Device):
+        name = name.name
+    found = devices.find(name) if isinstance(name, str) and name != device else None
+    if name != device and (found is None or found.name != device):
+        raise InvalidValue(f"a problem names the device {name!r}, and this answers for {device}: ask about one at a time")
 
 
 def configs_at(model: Model, rows: Ints) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,8 +138,17 @@ def named_tier(given: Tier | str) -> Tier:
     return found
 
 
+def listed(problems: Any) -> list[Problem | Mapping[str, Any]]:
+    """Several problems, of columns `problem.M` or `M`."""
+    if isinstance(problems, str | bytes | Mapping | pl.LazyFrame | pl.Series) or not isinstance(problems, Iterable):
+        raise InvalidValue(f"several problems are a list of mappings or a frame, got {type(problems).__name__}")
+    return [bare(item) for item in problems]
+
+
 def bare(values: Problem | Mapping[str, Any]) -> Problem | Mapping[str, Any]:
     """Columns `problem.M` or `M`; empty cells are parameters that were not given."""
     if isinstance(values, Problem):
         return values
+    if not isinstance(values, Mapping):
+        raise InvalidValue(f"a problem is a mapping of parameters to values, got {type(values).__name__}")
     return {name.removeprefix("problem."): value for name, value in values.items() if value is not None}

@@ -26,7 +26,7 @@ def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
     try:
         if path.suffix == ".parquet":
             frame = read_parquet(path)
-            named = {*family.problem.parameters, *family.op.products}
+            named = {*family.problem.parameters, *family.op.products, "device"}
             known = [name for name in frame.columns if name.removeprefix("problem.") in named]
             rows = frame.select(known).unique(maintain_order=True).to_dicts()
         else:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from kerncast.arrays import Floats
+from kerncast.arrays import Floats, Ints
 from kerncast.backends.contract import Backend
 from kerncast.compiling.binding import Reply, reply_of
 from kerncast.compiling.overrides import Decided, Overrides
@@ -25,7 +25,7 @@ from kerncast.errors import InvalidValue
 from kerncast.models.answer import Answer, Pin, Tier
 from kerncast.models.model import Model
 from kerncast.models.offered import OfferedModel
-from kerncast.models.problem_frames import problems_in
+from kerncast.models.problem_frames import DEVICE, problems_in, without_device
 from kerncast.models.statuses import Answered
 from kerncast.models.tier import C_TIER_NAMES, CHOOSING
 from kerncast.op import Config, Problem
@@ -34,7 +34,7 @@ from kerncast.selecting import compiled as compiled
 from kerncast.selecting.answers import ANSWERED_BY, PINS, Answers
 from kerncast.selecting.in_python import InPython
 from kerncast.selecting.measure import MOST_CONTENDERS, contenders, measure_top
-from kerncast.selecting.preparing import Encoder, Prepared, bare, named_tier
+from kerncast.selecting.preparing import Encoder, Prepared, listed, named_tier
 from kerncast.selecting.tiers.build import TierOptions
 from kerncast.writing.terminal import printable
 
@@ -124,8 +124,12 @@ class Selector:
             """What is prepared for one device is missing as long as none is named."""
             if name.startswith("__") or not vars(self).get("_several"):
                 raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-            names = ", ".join(record.name for record in self.model.manifest.devices)
-            raise NoDevice(f"the model is for several devices ({names}): name one with `device`, or ask `selector.on(device)`")
+            raise NoDevice(self._which)
+
+    @property
+    def _which(self) -> str:
+        names = ", ".join(record.name for record in self.model.manifest.devices)
+        return f"the model is for several devices ({names}): name one with `device`, or ask `selector.on(device)`"
 
     def on(self, device: Device | str) -> Selector:
         """The selector for one of the model's devices, made when it is first asked for."""
@@ -224,7 +228,11 @@ class Selector:
             raise InvalidValue(
                 f"a problem is a mapping of parameters to values, got {type(values).__name__}: ask `select_many` about several"
             )
-        return self.model.problem(values)
+        return self.model.problem(without_device(self.model.family, values, self._device_of(values)))
+
+    def _device_of(self, values: Mapping[str, Any]) -> str:
+        """The device to answer for; of several, the one that the problem names."""
+        return self.model.on(values[DEVICE]).device.name if self._several and DEVICE in values else self.model.device.name
 
     # -- one problem ---------------------------------------------------------------------------------
 
@@ -237,9 +245,9 @@ class Selector:
         """
         if device is not None:
             return self.on(device).select(problem, tier)
-        if self._several and isinstance(problem, Mapping) and "device" in problem:
+        if self._several and isinstance(problem, Mapping) and DEVICE in problem:
             named = dict(problem)
-            return self.select(named, tier, device=named.pop("device"))
+            return self.select(named, tier, device=named.pop(DEVICE))
         memo = self._default if tier is None else self._memo[self._included(tier)]
         question = problem if isinstance(problem, Problem) else _question(problem)
         try:
@@ -437,10 +445,12 @@ class Selector:
         """
         if device is not None:
             return self.on(device).select_many(problems, tier)
-        asked = self._there(self.tier if tier is None else tier)
+        if self._several:
+            return self._select_by_device(problems, tier)
         if is_frame(problems):
-            return with_columns(problems, self._frame(problems_in(self.model, as_polars(problems)), asked))
-        built = [self.problem(bare(item)) for item in problems]
+            return with_columns(problems, self._columns(as_polars(problems), tier))
+        asked = self._there(self.tier if tier is None else tier)
+        built = [self.problem(item) for item in listed(problems)]
         if not built:
             return []
         if self._binding is None:
@@ -448,6 +458,35 @@ class Selector:
         numbers = np.array([self._encode(item) for item in built], np.int64).reshape(len(built), -1)
         answers = self._binding.select_many(numbers, asked)
         return [self._answers.of_reply(item, reply_of(row)) for item, row in zip(built, answers, strict=True)]
+
+    def _select_by_device(self, problems: Any, tier: Tier | str | None) -> Any:
+        """The same of several devices: each problem names its own."""
+        if is_frame(problems):
+            frame = as_polars(problems)
+            names = frame[DEVICE].to_list() if DEVICE in frame.columns else [None] * frame.height
+            named = self._by_device(names)
+            parts = [self.on(name)._columns(frame[rows], tier) for name, rows in named]
+            return with_columns(problems, pl.concat(parts, how="diagonal_relaxed")[_places(named)]) if parts else problems
+        given = listed(problems)
+        named = self._by_device([item.get(DEVICE) if isinstance(item, Mapping) else None for item in given])
+        told = [answer for name, rows in named for answer in self.on(name).select_many([given[row] for row in rows], tier)]
+        return [told[place] for place in _places(named)]
+
+    def _by_device(self, names: Sequence[Any]) -> list[tuple[Any, list[int]]]:
+        """The rows of each device that problems name."""
+        if None in names:
+            raise NoDevice(f"problem {names.index(None) + 1} of {len(names)} names no device: {self._which}")
+        rows: dict[Any, list[int]] = {}
+        for place, name in enumerate(names):
+            if not isinstance(name, str | Device):
+                raise InvalidValue(f"problem {place + 1} of {len(names)} names the device {name!r}: {self._which}")
+            rows.setdefault(name, []).append(place)
+        return list(rows.items())
+
+    def _columns(self, problems: pl.DataFrame, tier: Tier | str | None) -> pl.DataFrame:
+        """The answers to a frame, as columns."""
+        asked = self._there(self.tier if tier is None else tier)
+        return self._frame(problems_in(self.model, problems, self.model.device.name), asked)
 
     def _frame(self, problems: pl.DataFrame, tier: Tier) -> pl.DataFrame:
         """The answers to valid problems (`problem.*`), as columns."""
@@ -466,8 +505,8 @@ class Selector:
         self, problems: Sequence[Problem | Mapping[str, Any]] | Frame, k: int = 10, tier: Tier | str | None = None
     ) -> list[list[Answer]]:
         """A ranking for every problem, in order."""
-        listed = as_polars(problems).iter_rows(named=True) if is_frame(problems) else problems
-        return [self.rank(self.problem(bare(item)), k, tier) for item in listed]
+        given = as_polars(problems).iter_rows(named=True) if is_frame(problems) else problems
+        return [self.rank(self.problem(item), k, tier) for item in listed(given)]
 
     def latencies_us(self, problems: Sequence[Problem], tier: Tier | str) -> Floats:
         """Microseconds per call without the memo: of the artefact itself, or of Python if there is none, for about a second."""
@@ -491,6 +530,11 @@ class Selector:
 
         reader = RequestReader(self.model.family, identity_of(self.model))
         return answer_json(reader, lambda values, tier: self.select(self.problem(values), tier), text, self.answering)
+
+
+def _places(named: Sequence[tuple[Any, list[int]]]) -> Ints:
+    """Where the answers to problems of several devices, one device after the other, belong."""
+    return np.argsort(np.array([row for _, rows in named for row in rows], np.int64))
 
 
 def _question(values: Mapping[str, Any]) -> Hashable:

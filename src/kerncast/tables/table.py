@@ -314,6 +314,20 @@ def _without_unused(rows: Rows, kept: Collection[str]) -> Rows:
     return rows if len(names) == len(rows.names) else rows.only(names)
 
 
+def refuse_alike_devices(table: Table) -> None:
+    """Refuse to learn from several devices together if nothing that is learned from differs between them."""
+    outputs = table.rows.family.outputs_of(table.rows.names)
+    read = {item.name for item in Program(outputs).symbols} if outputs else set()
+    if len(table.devices) < 2 or table.rows.roofline_ns is not None or any(name.startswith("hw.") for name in read):
+        return
+    names = ", ".join(device.name for device in table.devices)
+    raise InvalidValue(
+        f"a model of {table.rows.family.id} could not tell {names} apart: no feature reads a number that the profiles of all "
+        "of them have; give each its memory_bandwidth_gb_s or num_cus (docs/devices.md), or train on one at a time with "
+        f"`where=device={table.devices[0].name}`"
+    )
+
+
 def _without_device_numbers(rows: Rows, devices: int, kept: Collection[str]) -> Rows:
     """The rows of a single device without features that are numbers of the device alone: they tell several apart."""
     if devices > 1:

@@ -43,7 +43,7 @@ from kerncast.models.model import Model, feature_digest
 from kerncast.progress import QUIET, Progress
 from kerncast.tables.label_table import with_earlier
 from kerncast.tables.sample import Sample
-from kerncast.tables.table import Table, load_table
+from kerncast.tables.table import Table, load_table, refuse_alike_devices
 from kerncast.training.ck_forests import planned_forests
 from kerncast.training.folds import Partial, discard_folds, validate_and_fit
 from kerncast.training.judging import Trained, judge
@@ -98,6 +98,7 @@ def train(
     kept = () if base is None else base.manifest.features.names
     estimated = None if base is None else base.estimated
     table = load_table(opened, family, where, pool, kept, progress, Sample(recipe.rows, recipe.seed), estimated)
+    refuse_alike_devices(table)
     if base is not None and not base.recorded:
         table = as_read_by(base, table)
     table = recipe.sampled(table)

@@ -243,6 +243,24 @@ def test_a_reset_that_fails_ends_the_collection_with_a_sentence(program, collect
     assert "the reset command ['false', '0'] failed" in shown.err
 
 
+def test_a_collection_in_which_nothing_worked_says_so(program, collect, tmp_path):
+    """Exit code 3 and what to do, not the next step of a good collection; one row that worked is enough for that."""
+    body = 'size = json.load(sys.stdin)["problem"]["dim3"]\nif size == 32: sys.exit("no such kernel")\nprint(\'{"t": 1}\')'
+    program("bench", body)
+    (tmp_path / "r.toml").write_text(
+        f'{HEAD}argv = ["bench"]\ninput = {{ to = "stdin" }}\nsamples = 1\n'
+        '[result]\nformat = "json"\ntime = { at = ["t"], unit = "s" }\n'
+    )
+    mine = [SINGLE.id, "--benchmark", "./r.toml", "--vary", "dtype=bf16", "--problems"]
+    code, rows, shown = collect(*mine, "grid:dim2=32;dim3=32;func=exp;buffer=l1")
+    assert (code, rows["status"].to_list()) == (3, ["launch_error"]), shown.err
+    assert "! nothing worked: correct what the messages name" in shown.out
+    assert "next:" not in shown.out
+    code, rows, shown = collect(*mine, "grid:dim2=32;dim3=32,64;func=exp;buffer=l1", out="some")
+    assert (code, sorted(rows["status"])) == (0, ["launch_error", "ok"]), shown.err
+    assert "next: kerncast inspect some" in shown.out
+
+
 def test_the_example_in_the_documentation_works_as_it_stands(program, collect, tmp_path):
     """Its program and its benchmark are taken from the page."""
     page = DOCS.read_text()

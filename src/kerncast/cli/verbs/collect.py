@@ -131,8 +131,8 @@ def command(family_id: str, out: Path, watch: bool, as_json: bool, **options: An
     Samples of one vector are spread over time, and a sentinel detects disturbances of the machine. Results are
     checked before times count. A kernel that crashes, hangs or exhausts memory becomes one failed row.
     Ctrl-C and SIGTERM end it after about a second. The rows so far are a dataset at any time, however the command ends;
-    run the same command to continue. Exit code 3 when some vectors have no row yet; vectors that --active leaves out do
-    not count.
+    run the same command to continue. Exit code 3 when some vectors have no row yet, or nothing worked; vectors that
+    --active leaves out do not count.
 
     \b
     kerncast collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=rrr --max-flops 1e8 \\
@@ -159,8 +159,12 @@ def command(family_id: str, out: Path, watch: bool, as_json: bool, **options: An
     else:
         for each in collected:
             _report(each.summary, each.vectors)
-    if any(each.summary.without_a_row for each in collected):
+    if any(each.summary.without_a_row or _all_failed(each.summary) for each in collected):
         raise SystemExit(3)
+
+
+def _all_failed(summary: Summary) -> bool:
+    return summary.measured > 0 and not summary.already_there and not summary.statuses["ok"]
 
 
 def _watched(wanted: bool, out: Path, progress: Progress) -> AbstractContextManager[None]:
@@ -236,4 +240,7 @@ def _report(summary: Summary, total: int) -> None:
             f"{summary.measured + summary.already_there:,} of {total:,} vectors measured, chosen actively; --resume and a "
             "larger limit add more"
         )
+    if _all_failed(summary):
+        echo("! nothing worked: correct what the messages name, then collect into another folder")
+        return
     echo(f"next: kerncast inspect {word(summary.path)}")

@@ -10,7 +10,7 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.cli import completing
-from kerncast.cli.asking import answer_table, checked_problems, configs_option, problems_argument, read_problems
+from kerncast.cli.asking import answer_table, checked_problems, configs_option, device_of, problems_argument, read_problems
 from kerncast.cli.views.output import assignments, json_option, print_json, table
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.writing.terminal import known
@@ -120,6 +120,7 @@ def _by_op(
     where = next(iter(known_devices), "") if device == ALL else device or _only_device(name, opened)
     own = family_of(Asked(name, where, software, family, store=opened))
     given, listed = read_problems(problem, own)
+    device_of(given, where or None, own)
     chosen, kernel = _chosen(config, own)
     options: dict[str, Any] = {"software": software, "family": family, "store": opened, "config": chosen or None}
     if device == ALL:
@@ -197,6 +198,7 @@ def _by_model(
     from kerncast.selecting.tiers.build import plain_tiers
 
     given, listed = read_problems(problem, model.family)
+    device = device_of(given, device, model.family)
     chosen, kernel = _chosen(config, model.family)
     asked = checked_problems(given, model)
     if configs is None and (device is not None or len(model.manifest.devices) > 1 or not model.family.config.parameters):

@@ -9,7 +9,15 @@ import click
 
 from kerncast.api.printing import echo
 from kerncast.cli import completing
-from kerncast.cli.asking import answer_table, checked_problems, configs_option, problems_argument, read_problems, steps
+from kerncast.cli.asking import (
+    answer_table,
+    checked_problems,
+    configs_option,
+    device_of,
+    problems_argument,
+    read_problems,
+    steps,
+)
 from kerncast.cli.stored import model_argument, store_of_model
 from kerncast.cli.views.output import assignments, draw, json_option, print_json, table
 from kerncast.errors import InvalidValue
@@ -91,7 +99,7 @@ def command(
         raise InvalidValue("--measure times the configs that the model cannot tell apart and returns one: leave out --top")
     whole = Model.load(model)
     given, listed = read_problems(problem, whole.family)
-    loaded = _on(whole, device, given)
+    loaded = _on(whole, device_of(given, device, whole.family))
     asked = checked_problems(given, loaded)
     if listed and (explained or measured):
         raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
@@ -115,14 +123,9 @@ def command(
         raise SystemExit(REFUSED)
 
 
-def _on(model: Model, device: str | None, problems: list[dict[str, Any]]) -> Model:
-    """The model for the device that is named, maybe by the problems themselves; the only one of a model of one device."""
+def _on(model: Model, device: str | None) -> Model:
+    """The model for the device that is named; the only one of a model of one device."""
     known = [record.name for record in model.manifest.devices]
-    own = [] if "device" in model.family.problem.parameters else [item.pop("device", None) for item in problems]
-    named = {str(name) for name in (device, *own) if name is not None}
-    if len(named) > 1:
-        raise InvalidValue(f"the question names the devices {', '.join(sorted(named))}: ask for one of them at a time")
-    device = next(iter(named), None)
     if device is None:
         if len(known) > 1:
             raise InvalidValue(f"the model is of {', '.join(known)}: name the one to choose for with --device")

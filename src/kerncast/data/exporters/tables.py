@@ -51,12 +51,12 @@ def _write(
     return [out, mapping]
 
 
-def write_mapping(path: Path, family: Family, rows: pl.DataFrame, named: str | None = None) -> None:
-    """Write the mapping of a table that has a dataset's columns; `named` is how the family is found, if not by its id."""
+def write_mapping(path: Path, family: Family, rows: pl.DataFrame) -> None:
+    """Write the mapping of a table that has a dataset's columns."""
     used = [name for name in (*parameter_columns(family), *MEASURED) if name in rows.columns]
     ignored = [name for name in rows.columns if name not in (*used, "device")]
-    declared = None if named else declaration_of(family)
-    lines = [] if declared else [f"family = {toml.string(named or family.id)}"]
+    declared = declaration_of(family)
+    lines = [] if declared else [f"family = {toml.string(family.id)}"]
     if "device" in rows.columns:
         lines.append('device = { column = "device" }')
     if LABEL in used:
