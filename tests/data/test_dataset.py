@@ -1,6 +1,5 @@
 """Datasets: conforming rows, appending, reading, merging, refusing."""
 
-import dataclasses
 import json
 
 import polars as pl
@@ -198,16 +197,6 @@ def test_foreign_newer_truncated_and_incomplete_datasets_are_refused_by_name(tmp
     refused("differs from its checksum")
     part.unlink()
     refused("is incomplete")
-
-
-def test_an_older_version_is_upgraded_when_read(tmp_path, monkeypatch):
-    """Each version has one step to the next; the files stay as they are."""
-    make(tmp_path / "d")
-    sources = [{"digest": "0", "name": "upgraded", "format": "csv"}]
-    newer = dataclasses.replace(dataset._FILE, version=2, upgrades={1: lambda data: {**data, "sources": sources}})
-    monkeypatch.setattr(dataset, "_FILE", newer)
-    opened = Dataset.open(tmp_path / "d")
-    assert (opened.contents.version, opened.contents.sources[0].name, opened.rows) == (2, "upgraded", 3)
 
 
 def test_rows_from_before_a_parameter_existed_get_its_default(tmp_path):
