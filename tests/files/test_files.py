@@ -73,9 +73,9 @@ def test_threads_that_write_one_file_do_not_share_a_draft(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize(("name", "draft"), [(".f.4711", True), (".f.4711.2", True), ("f.4711", False), (".g.4711", False)])
+@pytest.mark.parametrize(("name", "draft"), [(".f.4711.2.kerncast", True), (".f.4711", False), (".g.4711.2.kerncast", False)])
 def test_a_draft_is_known_by_its_name(name, draft):
-    """That of an earlier version too, which had no number."""
+    """With the process and a number, and of this file."""
     assert is_draft(name, "f") is draft
 
 

@@ -158,7 +158,7 @@ class StoredRows:
         file = self.path / part.file
         self.refuse_changed({part.file: part.checksum})
         try:
-            return schema.upgrade_columns(family, scan_parquet(file), str(file))
+            return schema.with_every_column(family, scan_parquet(file), str(file))
         except pl.exceptions.PolarsError as error:
             raise BadFile(f"{file} is damaged ({first_line(error)}): restore it, or import the data again") from error
 
