@@ -105,6 +105,21 @@ def test_failures_are_rows_too(tmp_path):
     assert made.read(where=["status=out_of_memory"]).height == 1
 
 
+def test_a_condition_on_a_time_keeps_rows_that_failed(tmp_path):
+    """They have no time to judge; `status=ok` leaves them out, and an ok row without the number goes."""
+    made = make(tmp_path / "d", rows(times=(1.0, None, 200.0), status=["ok", "out_of_memory", "ok"]))
+    for condition, kept in {
+        "time_ns>100": {None, 200.0},
+        "time_ns<=1": {None, 1.0},
+        "time_ns!=1": {None, 200.0},
+        "time_ns=1": {None, 1.0},
+    }.items():
+        assert set(made.read(where=[condition])["time_ns"]) == kept
+    assert made.read(where=["time_ns>100", "status=ok"]).height == 1
+    assert made.read(where=["samples>1"])["status"].to_list() == ["out_of_memory"]
+    assert made.read(where=["order>1"]).height == 0
+
+
 def test_filters_select_rows_and_refuse_nonsense(tmp_path):
     """`--where` in all its forms."""
     made = make(tmp_path / "d")

@@ -15,6 +15,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.data.frames import Frame, is_frame
 from kerncast.data.importers import Options, get_importer, import_files
 from kerncast.data.importers.recognise import recognised
+from kerncast.data.isolated_times import IMPORTED_ROWS, isolated_rows, isolated_sentence
 from kerncast.declared.declaration import is_written
 from kerncast.errors import InvalidValue
 from kerncast.files.given import given_path
@@ -80,7 +81,7 @@ def read(
     with shown(progress) as show:
         show.stage(f"importing {', '.join(path.name for path in files)}")
         dataset = import_files(name, files, place_of(out, "dataset"), options, notes.append, strict, show)
-    dataset.notes = (*notes, *_rate_notes(dataset))
+    dataset.notes = (*notes, *_rate_notes(dataset), *_isolated_notes(dataset))
     return dataset
 
 
@@ -94,6 +95,12 @@ def _rate_notes(dataset: Dataset) -> list[str]:
         used = {name: rows.filter(pl.col("device") == name)["problem.dtype"].to_list() for name in names if len(columns) > 1}
         found += rates.notes(family, {dataset.device(name): used.get(name) for name in names}, own=True)
     return found
+
+
+def _isolated_notes(dataset: Dataset) -> list[str]:
+    """The rows whose times cannot be right."""
+    families = [family for family in dataset.families if dataset.rows_of(family) <= IMPORTED_ROWS]
+    return [f"! {isolated_sentence(found)}" for found in (isolated_rows(dataset, item) for item in families) if found["rows"]]
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from kerncast.data.drawing import DrawnProblems
 from kerncast.errors import InvalidValue, NotFound
 
 SOFTWARE = "software"
+# What only a run that worked has.
+MEASURED_OF_OK = ("time_ns", "time_ns_min", "time_ns_mean", "time_ns_std", "time_ns_mad", "samples", "max_abs_err")
 _PATTERN = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
 
 
@@ -28,7 +30,11 @@ def _literal(text: str, column: str, dtype: pl.DataType) -> object:
 
 
 def parse_filter(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
-    """One condition: `column=value`, `column=a,b` (any of them), `!=`, `<`, `<=`, `>`, `>=`."""
+    """One condition: `column=value`, `column=a,b` (any of them), `!=`, `<`, `<=`, `>`, `>=`.
+
+    What is measured of a run that worked, such as `time_ns`, is asked of rows that have it: a row that failed has no time, and
+    is kept.
+    """
     match = _PATTERN.fullmatch(text)
     if not match:
         raise InvalidValue(f"`where` takes column=value (also !=, <, <=, >, >=), got '{text}'")
@@ -39,9 +45,12 @@ def parse_filter(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         # `software` is JSON and contains commas, so it is not split.
         items = [right] if right.startswith("{") else right.split(",")
         found = column.is_in([_literal(item.strip(), name, dtype) for item in items]).fill_null(False)
-        return found if operator == "=" else ~found
-    value = pl.lit(_literal(right, name, dtype))
-    return {"<": column < value, "<=": column <= value, ">": column > value, ">=": column >= value}[operator]
+        kept = found if operator == "=" else ~found
+    else:
+        value = pl.lit(_literal(right, name, dtype))
+        kept = {"<": column < value, "<=": column <= value, ">": column > value, ">=": column >= value}[operator]
+    failed = column.is_null() & (pl.col("status") != "ok")
+    return kept.fill_null(False) | failed if name in MEASURED_OF_OK else kept
 
 
 def column_named(name: str, columns: Iterable[str]) -> str:

@@ -20,6 +20,7 @@ from kerncast.data.condensed import PLACE, READ, Condensed, condense, names_of
 from kerncast.data.dataset import Dataset
 from kerncast.data.drawing import columns_of, draw_problems
 from kerncast.data.filters import Condition
+from kerncast.data.isolated_times import isolated_rows
 from kerncast.data.label_shift import DeviceOf, LabelShift, find_label_shift, find_shift_in
 from kerncast.data.repeats import RowsAt, contradictions, disagreements, noise, repeated
 from kerncast.data.row_checks import RowChecks, faster_than_possible, measured_though_impossible
@@ -70,7 +71,8 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
             unknown = error
             continue
         if section is not None:
-            sections.append(section)
+            too_many = dataset.rows_of(family) > MOST_ROWS
+            sections.append(section if too_many else {**section, "isolated_times": isolated_rows(dataset, family, where)})
     if not sections and unknown is not None:
         raise unknown
     if not sections:

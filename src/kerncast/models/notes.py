@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kerncast import rates
+from kerncast.data.isolated_times import isolated_sentence
 from kerncast.declared.declaration import is_written
 from kerncast.learners.gbdt import FEWEST_FAILURES
 from kerncast.models.hull import fact_words
@@ -24,7 +25,13 @@ UNALIGNED = "edge"
 
 def data_notes(model: Model) -> list[str]:
     """One sentence each; the first word of a warning is `!`, that of a remark `-`."""
-    return [*_rules(model), *_failures(model), *_facts(model), *_labels(model), *_rates(model)]
+    return [*_isolated(model), *_rules(model), *_failures(model), *_facts(model), *_labels(model), *_rates(model)]
+
+
+def _isolated(model: Model) -> Iterator[str]:
+    found = model.evaluation.get("isolated_times") if EVALUATION in model.manifest.files else None
+    if found is not None:
+        yield f"! {isolated_sentence(found)}"
 
 
 def _rules(model: Model) -> Iterator[str]:

@@ -14,6 +14,8 @@ import polars as pl
 
 from kerncast.arrays import Array
 from kerncast.data.dataset import Dataset, record_of
+from kerncast.data.isolated_times import isolated_times, report_of
+from kerncast.data.schema import parameter_columns
 from kerncast.declared.declaration import declaration_of
 from kerncast.device import PEAK
 from kerncast.errors import InvalidValue, KerncastError
@@ -99,6 +101,7 @@ def train(
     estimated = None if base is None else base.estimated
     table = load_table(opened, family, where, pool, kept, progress, Sample(recipe.rows, recipe.seed), estimated)
     refuse_alike_devices(table)
+    isolated = _isolated(table, opened)
     if base is not None and not base.recorded:
         table = as_read_by(base, table)
     table = recipe.sampled(table)
@@ -119,6 +122,7 @@ def train(
         trained = _continued(table, procedure, base)
     else:
         trained = _from_scratch(table, procedure, out)
+    trained = replace(trained, extra=trained.extra | isolated)
 
     def fill(folder: Path) -> None:
         if forests is not None:
@@ -133,6 +137,23 @@ def train(
     except KerncastError as error:
         progress.say(f"{error}; until then, other processes answer with {out} in Python, which is slower")
     return model
+
+
+def _isolated(table: Table, datasets: Sequence[Dataset]) -> dict[str, Any]:
+    """What `evaluation.json` says of rows whose times cannot be right; nothing if there are none."""
+    ok = np.flatnonzero(table.ok)
+    places, median_ns = isolated_times(table.problem[ok], table.config[ok], table.time_ns[ok])
+    if not len(places):
+        return {}
+    columns = list(parameter_columns(table.family))
+    wanted = table.rows.frame.select(columns)[ok[places]].with_columns(
+        table.device_names[ok[places]], median_ns=median_ns, at=pl.int_range(len(places))
+    )
+    holders = [dataset for dataset in datasets if table.family.id in {family.id for family in dataset.families}]
+    rows = pl.concat([dataset.scan(table.family).filter(pl.col("status") == "ok") for dataset in holders])
+    found = rows.join(wanted.lazy(), on=["device", *columns], nulls_equal=True).collect(engine="streaming").sort("at")
+    files = {item.digest: item.name for dataset in holders for item in dataset.contents.sources}
+    return {"isolated_times": report_of(found, found["median_ns"].to_numpy(), files)}
 
 
 def _from_scratch(table: Table, procedure: Procedure, out: Path) -> Trained:

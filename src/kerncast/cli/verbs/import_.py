@@ -118,6 +118,7 @@ def command(
             only=only, devices=devices, installed=installed, progress=progress,
         )  # fmt: skip
     notes = [in_options(note, click.get_current_context().command) for note in dataset.notes]
+    notes = [note.replace("`where`", "`kerncast train` --where") for note in notes]  # an import has no conditions
     counts = {item.id: sum(p.rows for p in dataset.contents.parts if p.family == item.id) for item in dataset.families}
     summary = {
         "path": str(dataset.path),

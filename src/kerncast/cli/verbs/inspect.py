@@ -24,6 +24,7 @@ from kerncast.cli.views.output import (
     working,
 )
 from kerncast.cli.views.skipped import skipped_facts, skipped_lines
+from kerncast.data.isolated_times import isolated_sentence
 from kerncast.limits import sentence
 from kerncast.writing.terminal import distinct
 
@@ -43,9 +44,9 @@ from kerncast.writing.terminal import distinct
 def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None:
     """Show what a dataset holds, how noisy it is and what is wrong with it.
 
-    It looks for duplicates that disagree, constant columns, configs that no feature tells apart, rows that
-    ran although a constraint rules them out, rows that are faster than the device allows, and labels that fit a
-    neighbouring row better than their own.
+    It looks for duplicates that disagree, times a thousand times off all others of their problem, constant
+    columns, configs that no feature tells apart, rows that ran although a constraint rules them out, rows that are
+    faster than the device allows, and labels that fit a neighbouring row better than their own.
 
     \b
     kerncast inspect exp
@@ -144,6 +145,8 @@ def _findings(section: dict[str, Any], names: dict[str, str]) -> Iterator[str]:
     aliases, shift = section["aliased_configs"], section["label_shift"]
     for line in disagreement_lines(section["disagreements"]):
         yield f"! {line}"
+    if section.get("isolated_times", {}).get("rows"):
+        yield f"! {in_options(isolated_sentence(section['isolated_times']), click.get_current_context().command)}"
     if section["constant_columns"]:
         constants = assignments(section["constant_columns"])
         yield f"- constant: {constants}; a model learns nothing about these"

@@ -12,6 +12,7 @@ from kerncast.api.showing import shown
 from kerncast.cli import completing
 from kerncast.cli.knobs import WithKnobs, given_knobs
 from kerncast.cli.on_ray import on_ray_options
+from kerncast.cli.options import in_options
 from kerncast.cli.stored import MODEL, store_of_model
 from kerncast.cli.views.evaluation import show
 from kerncast.cli.views.output import assignments, datasets_argument, json_option, print_json, software_option, where_option
@@ -147,7 +148,7 @@ def command(
     for name, needs in features.left_out.items():
         echo(f"- left out: {name} needs {', '.join(needs)}, unknown for this device")
     for note in trained.notes:
-        echo(note)
+        echo(in_options(note, click.get_current_context().command))
     if options["tune"]:
         echo(f"tuned: {assignments(trained.evaluation['tuned'])}")
     conditions = (*row_conditions(where, options["software"]), *((NOT_SUSPECT,) if options["drop_suspect"] else ()))

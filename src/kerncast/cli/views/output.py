@@ -30,7 +30,8 @@ where_option = click.option(
     multiple=True,
     metavar="CONDITION",
     shell_complete=completing.conditions,
-    help="Keep only some rows: dtype=fp8 (or problem.dtype=fp8), config.kind=triton, time_ns<1e6, M=1,2,4. May be repeated.",
+    help="Keep only some rows: dtype=fp8 (or problem.dtype=fp8), config.kind=triton, time_ns<1e6 (rows that "
+    "failed have no time, and stay), M=1,2,4. May be repeated.",
 )
 software_option = click.option(
     "--software",
