@@ -4,13 +4,14 @@ import itertools
 import random
 import tomllib
 
+import polars as pl
 import pytest
 from click.testing import CliRunner
 
 import kerncast
 from kerncast.cli import program
 from kerncast.data.importers import Options, import_files
-from kerncast.errors import BadFile
+from kerncast.errors import BadFile, InvalidValue, NotFound
 
 EVIL = '\x1b[31m"]\t[x] # \u202e'
 
@@ -48,6 +49,35 @@ def test_from_a_table_to_a_choice_with_one_answer(tmp_path):
     model = kerncast.train(data, out=tmp_path / "model", folds=2, trees=20, progress=False)
     answer = kerncast.Selector(model, compile=False)(height=256, width=64)
     assert answer.config.as_dict() == {"BLOCK": 64, "num_warps": 4}
+
+
+def test_frames_of_an_own_op_are_taken_wherever_frames_are(tmp_path, run):
+    """By the name that they carry once this process has read the op, and by the file that declares it; their lines are left."""
+    rows = [
+        (h, w, b, h * w * (1 + (b != 64)) / 1e6) for h in (64, 128, 512, 1024) for w in (32, 64, 256) for b in (32, 64, 128)
+    ]
+    source = written(tmp_path / "haze.csv", ["height", "width", "BLOCK", "ms"], rows)
+    mapping, _ = drafted(source)
+    mapping.write_text(mapping.read_text().replace('device = "?"', 'device = "h100"'))
+    data = kerncast.read(source, mapping=mapping, out=tmp_path / "data", progress=False)
+    frame, small = data.frame(), {"folds": 0, "trees": 5, "progress": False}
+    wanted = str(kerncast.train(data, **small).evaluation["problems_trained_on"])
+    bare = frame.select("device", "time_ns", "status", *(name for name in frame.columns if "." in name))
+    for given, family in ((frame, None), (frame, str(mapping)), (bare, str(mapping)), (bare, "haze/own"), (data, str(mapping))):
+        assert str(kerncast.train(given, family=family, **small).evaluation["problems_trained_on"]) == wanted
+    assert kerncast.read(frame).frame().drop("source", "source_line").equals(frame.drop("source", "source_line"))
+    raw = pl.read_csv(source).with_columns(source_line=pl.lit(7), source=pl.lit("elsewhere"))
+    assert kerncast.read(raw, mapping=mapping).rows == frame.height
+    code, _, err = run("train", tmp_path / "data", "--family", mapping, "--out", tmp_path / "m", "--no-folds", "--trees", 3)
+    assert (code, err.count("holds no rows")) == (0, 0), err
+    mapping.write_text(mapping.read_text().replace("128]", "128, 256]"))
+    other = kerncast.Dataset.guess_mapping(source).replace('device = "?"', 'device = "h100"').replace("128]", "128, 512]")
+    (tmp_path / "other.toml").write_text(other)
+    kerncast.read(source, mapping=tmp_path / "other.toml")
+    with pytest.raises(NotFound, match=r"unknown family 'haze/own'.*`kerncast.train\(frame, family=…\)`"):
+        kerncast.train(frame, **small)
+    with pytest.raises(InvalidValue, match="holds another draft of haze/own"):
+        kerncast.train(kerncast.read(source, mapping=tmp_path / "other.toml"), family=str(mapping), **small)
 
 
 def test_words_are_the_kernels_and_outcomes_are_statuses(tmp_path):
@@ -147,3 +177,41 @@ def test_a_comma_in_a_number_is_a_decimal_comma_only_if_it_can_be_nothing_else(t
     else:
         data = import_files("csv", [source], tmp_path / "data", Options(mapping=path))
         assert data.read().sort("source_line")["time_ns"].to_list() == times
+
+
+def test_cells_with_a_unit_are_times(tmp_path, run):
+    """The draft names the unit of most, a cell that says another one means it, and no cell with a unit is a failure."""
+    rows = [
+        (h, w, b, f"{h * w / 1000} us" if b != 64 else f"{h * w / 1000000}ms")
+        for h in (64, 128)
+        for w in (32, 64)
+        for b in (32, 64, 128)
+    ]
+    source = written(tmp_path / "mist.csv", ["height", "width", "BLOCK", "time"], [*rows, (64, 64, 16, "out of memory")])
+    path, found = drafted(source)
+    assert found["time"] == {"column": "time", "unit": "us", "failed": {"out of memory": "launch_error"}}
+    data = kerncast.read(source, mapping=path, device="h100").frame()
+    assert data.filter(status="ok").filter(pl.col("time_ns") == pl.col("problem.height") * pl.col("problem.width")).height == 12
+    for name, unit in {"t_us": "us", "avg µs": "us", "Laufzeit (µs)": "us", "t_s": "s"}.items():
+        other = written(
+            tmp_path / "other.csv", ["height", "width", "BLOCK", name, "GB/s"], [(*row[:3], 1.5, 2.5) for row in rows]
+        )
+        assert drafted(other)[1]["time"] == {"column": name, "unit": unit}
+
+
+def test_wrong_statuses_empty_mappings_and_imports_where_nothing_worked_are_named(tmp_path, run):
+    """A word that is no status is refused before anything is written; the draft lists the words; nothing ok ends with 3."""
+    rows = [(h, w, b, 1.5, "FAILED: odd" if b == 64 else "OK") for h in (64, 128) for w in (32, 64) for b in (32, 64)]
+    source = written(tmp_path / "fog.csv", ["height", "width", "BLOCK", "us", "status"], rows)
+    path, _ = drafted(source)
+    assert "# '?' is one of ok, invalid, compile_error" in path.read_text()
+    text = path.read_text().replace('device = "?"', 'device = "h100"')
+    path.write_text(text.replace('= "?"', '= "broken"'))
+    code, _, err = run("import", "csv", source, "--mapping", path, "--out", tmp_path / "d")
+    assert (code, (tmp_path / "d").exists()) == (2, False)
+    assert "'broken' is not a status (known: ok, invalid" in err
+    path.write_text(text.replace('= "?"', '= "crash"').replace('"OK" = "ok"', '"OK" = "timeout"'))
+    code, _, err = run("import", "csv", source, "--mapping", path, "--out", tmp_path / "d")
+    assert (code, err.count("no row worked")) == (3, 1)
+    path.write_text("")
+    assert "is empty: draft it again" in run("import", "csv", source, "--mapping", path, "--out", tmp_path / "e")[2]

@@ -165,3 +165,28 @@ def test_defaults_are_filled_in_wherever_a_value_is_missing(model, config):
     for frame in (pl.DataFrame([SHAPE]), pl.DataFrame([whole]), pl.DataFrame([{**SHAPE, "batch": None, "tf32": None}])):
         assert model.predict(frame, config)["time_ns"].to_list() == [wanted.time_ns]
         assert model.predict(frame)["time_ns"].to_list() == [model.predict(SHAPE).time_ns]
+
+
+def test_a_config_that_always_failed_gets_no_interval_and_is_told_from_one_that_was_never_tried(tmp_path):
+    """Alone, in a frame, and in a list of configs to choose from; a config that worked once is answered as before."""
+    kind = {"kind": "triton", "BLOCK_K": 32, "num_stages": 3, "num_warps": 4}
+    rows = [
+        {**SHAPE, "M": 128 * m, "N": 256 * n, **kind, "BLOCK_M": block, "BLOCK_N": 64, "device": "h100",
+         "time_ns": None if block == 256 or (block == 128 and m == 1) else 1e3 * m * n * (1 + block / 64),
+         "status": "launch_error" if block == 256 or (block == 128 and m == 1) else "ok"}
+        for m in range(1, 7) for n in range(1, 5) for block in (32, 64, 128, 256)
+    ]  # fmt: skip
+    model = kerncast.train(pl.DataFrame(rows), family="gemm/triton", folds=2, trees=10, progress=False)
+    asked = {**SHAPE, "M": 512, "N": 512}
+    always, once, never = ({**kind, "BLOCK_N": 64, "BLOCK_M": block} for block in (256, 128, 16))
+    failed, worked = model.predict([asked, asked], [always, once])
+    assert (failed.known, failed.failed, failed.lower_ns) == (False, 24, None)
+    assert "never worked in training (24 of 24 rows failed)" in failed.note
+    assert (worked.known, worked.failed, worked.note) == (None, 0, "")
+    assert worked.lower_ns < worked.time_ns < worked.upper_ns
+    frame = model.predict(pl.DataFrame([{**asked, **{f"config.{k}": v for k, v in item.items()}} for item in (always, once)]))
+    assert frame["lower_ns"].is_null().to_list() == [True, False]
+    picks = {item.config["BLOCK_M"]: item for item in Selector(model, configs=[always, once, never]).rank(asked, 3)}
+    words = {block: item.worked_in_training for block, item in picks.items()}
+    assert words.items() <= {128: "yes", 256: "no, 24 of 24 failed", 16: "never tried"}.items()
+    assert words[128] == "yes"

@@ -13,6 +13,8 @@ from kerncast.data.exporters.tables import PROVENANCE, TIME, write_mapping
 from kerncast.data.frames import Frame, as_polars, is_frame
 from kerncast.data.importers import Options, import_files
 from kerncast.data.schema import parameter_columns, schema_of
+from kerncast.data.skipping import LINE
+from kerncast.declared.declaration import met_family
 from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.files.given import given_path
@@ -50,9 +52,9 @@ def _imported(frame: Frame, family: Family | str | None) -> Path:
 
 
 def frame_file(given: Frame) -> Path:
-    """The frame in a file; NaN is an empty cell, as in any frame."""
+    """The frame in a file; NaN is an empty cell, as in any frame. Which line of another file a row came from is left aside."""
     path = place_of(None, "frame.parquet")
-    frame = as_polars(given)
+    frame = as_polars(given).drop(LINE, strict=False)
     try:
         frame.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None)).write_parquet(path)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -84,8 +86,12 @@ def _named(family: str) -> Family:
     try:
         return family_named(family)
     except NotFound as error:
+        met = met_family(family)
+        if met is not None:
+            return met
         raise NotFound(
-            f"{error}; of one of your own, give the dataset, or as `family` the TOML file that declares it"
+            f"{error}; one of your own is known once its dataset was opened here (`kerncast.open`), or by a mapping or a TOML "
+            "file with its [op] and [family] tables: `kerncast.read(frame, mapping=…)`, `kerncast.train(frame, family=…)`"
         ) from error
 
 

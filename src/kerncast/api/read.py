@@ -81,7 +81,12 @@ def read(
     with shown(progress) as show:
         show.stage(f"importing {', '.join(path.name for path in files)}")
         dataset = import_files(name, files, place_of(out, "dataset"), options, notes.append, strict, show)
-    dataset.notes = (*notes, *_rate_notes(dataset), *_isolated_notes(dataset))
+    worked = (
+        []
+        if any_worked(dataset)
+        else ["! no row worked: check `failed` and `status` in the mapping, and the column of the time"]
+    )
+    dataset.notes = (*notes, *_rate_notes(dataset), *_isolated_notes(dataset), *worked)
     return dataset
 
 
@@ -95,6 +100,12 @@ def _rate_notes(dataset: Dataset) -> list[str]:
         used = {name: rows.filter(pl.col("device") == name)["problem.dtype"].to_list() for name in names if len(columns) > 1}
         found += rates.notes(family, {dataset.device(name): used.get(name) for name in names}, own=True)
     return found
+
+
+def any_worked(dataset: Dataset) -> bool:
+    """Whether there is a row with a time."""
+    ok = (dataset.scan(family).filter(pl.col("status") == "ok") for family in dataset.families)
+    return any(rows.head(1).select("status").collect().height for rows in ok)
 
 
 def _isolated_notes(dataset: Dataset) -> list[str]:

@@ -308,6 +308,15 @@ def _product(c: Namespace, names: Sequence[str]) -> Expr:
     return product
 
 
+# The families that this process has read, by id; None: several of one id. A frame has no place for a declaration but the id.
+_met: dict[str, DeclaredFamily | None] = {}
+
+
+def met_family(name: str) -> DeclaredFamily | None:
+    """The declared family of that id that this process has read, from a dataset, a model or a file; None: none, or several."""
+    return _met.get(name)
+
+
 @lru_cache(maxsize=64)
 def _built(text: bytes) -> DeclaredFamily:
     declared = decode_json(text, type=Declaration)
@@ -329,6 +338,9 @@ def _built(text: bytes) -> DeclaredFamily:
     family = type("DeclaredFamily", (DeclaredFamily,), {**parts, **own})
     built = family()
     assert isinstance(built, DeclaredFamily)
+    known = _met.setdefault(built.id, built)
+    if known is not None and known.declaration != declared:
+        _met[built.id] = None
     return built
 
 

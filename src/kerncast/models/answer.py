@@ -59,7 +59,9 @@ class Answer:
     note: str = ""
     """What else to know: why the model was not compiled, with the command that changes it; why there is no interval."""
     known: bool | None = None
-    """Whether the config worked in training; None unless the configs to choose from were given."""
+    """Whether the config worked in training; None unless the configs to choose from were given, or it always failed there."""
+    failed: int = 0
+    """How often the config was tried in training, if it failed each time."""
 
     @property
     def ok(self) -> bool:
@@ -99,6 +101,11 @@ class Answer:
         found = {TFLOPS: work.get("flops", 0.0) / self.time_ns / 1e3, BANDWIDTH: work.get("bytes", 0.0) / self.time_ns}
         return {name: rate for name, rate in found.items() if rate > 0}
 
+    @property
+    def worked_in_training(self) -> str:
+        """`yes`, `never tried`, or how often it failed."""
+        return "yes" if self.known else f"no, {self.failed:,} of {self.failed:,} failed" if self.failed else "never tried"
+
     def _parts(self) -> list[tuple[str, str]]:
         """The parts that are known, as names and texts."""
         found = [("status", str(self.status)), ("problem", assignments(known(self.problem)))]
@@ -116,7 +123,7 @@ class Answer:
         if self.tier is not None:
             found.append(("tier", str(self.tier)))
         if self.known is not None:
-            found.append(("worked in training", "yes" if self.known else "no"))
+            found.append(("worked in training", self.worked_in_training))
         if self.pin is not None:
             found.append(("pin", PIN_WORDS[self.pin]))
         if self.reason:
@@ -148,6 +155,8 @@ class Answer:
             found["label"] = self.label
         if self.known is not None:
             found["known"] = self.known
+        if self.failed:
+            found["failed"] = self.failed
         if self.pin is not None:
             found["pin"] = str(self.pin)
         if self.reason:

@@ -171,6 +171,26 @@ class Model(ModelFiles):
         """An answer with one of the candidates, with what is to be said of it."""
         return answer if self.recorded else replace(answer, note=self.NO_ERRORS)
 
+    @cached_property
+    def always_failed(self) -> dict[tuple[Any, ...], int]:
+        """Configs that failed whenever they were tried in training, with how often; a slim model does not record them."""
+        columns = [f"config.{name}" for name in self.family.config.parameters]
+        if self.out_of_fold is None or not columns:
+            return {}
+        counted = self.out_of_fold.group_by(columns).agg(tried=pl.len(), worked=pl.col("measured_ns").count())
+        return {row[:-1]: row[-1] for row in counted.filter(pl.col("worked") == 0).drop("worked").iter_rows()}
+
+    def promising(self, answer: Answer) -> Answer:
+        """An answer about a config; one that failed whenever it was tried gets no interval, and the answer says so."""
+        config = answer.config
+        tried = (
+            0 if config is None else self.always_failed.get(tuple(config[name] for name in self.family.config.parameters), 0)
+        )
+        if not tried or not answer.ok:
+            return answer
+        note = f"this config never worked in training ({tried:,} of {tried:,} rows failed), so its time has no interval"
+        return replace(answer, known=False, failed=tried, lower_ns=None, upper_ns=None, efficiency=None, note=note)
+
     def featurizer(self, device: Device | None = None) -> Featurizer:
         """The featurizer, for the model's own device unless another is given.
 

@@ -72,6 +72,10 @@ class OfferedModel(Model):
         return self.own.label_table if self._names is None else self._names
 
     @property
+    def always_failed(self) -> dict[tuple[Any, ...], int]:
+        return self.own.always_failed
+
+    @property
     def out_of_fold(self) -> None:
         """None: measurements of other configs say nothing of these."""
         return None
@@ -98,7 +102,7 @@ class OfferedModel(Model):
             return super().mark(answer, row)
         if self.known[row]:
             return replace(answer, known=True)
-        return replace(answer, known=False, lower_ns=None, upper_ns=None, efficiency=None, note=UNTRIED)
+        return self.promising(replace(answer, known=False, lower_ns=None, upper_ns=None, efficiency=None, note=UNTRIED))
 
     def for_export(self) -> OfferedModel:
         """The same model as an artefact can hold it, which has one list of configs for all its problems.

@@ -121,7 +121,9 @@ class Predictor:
                 answers[place] = (
                     Answer(Answered.UNSUPPORTED, asked[place], reason=rule.sentence)
                     if rule is not None
-                    else self._judged(Answer(Answered.OK, asked[place], chosen[place], *next(times), note=self._note))
+                    else self.model.promising(
+                        self._judged(Answer(Answered.OK, asked[place], chosen[place], *next(times), note=self._note))
+                    )
                 )
         return [answer for answer in answers if answer is not None]
 
@@ -286,7 +288,12 @@ class Predictor:
             for name in TIMES:
                 if name in predicted.columns:
                     found[name][fine] = predicted[name].to_numpy()
-        return pl.DataFrame(self._told(frame, status, found))
+        told = pl.DataFrame(self._told(frame, status, found))
+        if not self.model.always_failed:
+            return told
+        configs = frame.select(f"config.{item}" for item in self.family.config.parameters).rows()
+        failed = pl.Series([config in self.model.always_failed for config in configs], dtype=pl.Boolean)
+        return told.with_columns(pl.when(~failed).then(pl.col(*TIMES[1:])))
 
     def _bests_of_frame(self, given: pl.DataFrame) -> pl.DataFrame:
         """The best config of each problem, its time and the status."""

@@ -13,6 +13,8 @@ from kerncast.arrays import Array, Flags, Floats, Ints
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
 from kerncast.data.filters import Condition, SoftwareRows
+from kerncast.declared.declaration import refuse_another_draft
+from kerncast.declared.family_file import SUFFIX, family_named
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.expr import Program
@@ -256,6 +258,11 @@ def _judged(
 
 def _one_family(datasets: Sequence[Dataset], family: str | None) -> Family:
     known = {item.id: item for dataset in datasets for item in dataset.families}
+    if family is not None and family.endswith(SUFFIX):
+        declared = family_named(family)
+        if declared.id in known:
+            refuse_another_draft(declared, known[declared.id], datasets[0].path)
+        family = declared.id
     if family is not None and family in known:
         return known[family]
     if family is None and len(known) == 1:

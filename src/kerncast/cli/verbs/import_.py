@@ -80,8 +80,9 @@ def command(
     Units are converted, repeats and failures are kept, and every row records its file and line.
 
     A row that cannot be represented is skipped. Each kind is printed with its number of rows and the first
-    of them, the rows are kept in DATASET/skipped.parquet, and the exit code is 3. If more than half of the
-    rows of a file would be skipped, the file is refused. --strict refuses the first such row instead.
+    of them, the rows are kept in DATASET/skipped.parquet, and the exit code is 3, as it is when no row worked.
+    If more than half of the rows of a file would be skipped, the file is refused. --strict refuses the first
+    such row instead.
 
     \b
     kerncast import csv times.csv --guess > times.toml      # then read and fix times.toml
@@ -90,7 +91,7 @@ def command(
     kerncast import inductor autotune.log --device h100 --out logged
     kerncast import aiconfigurator --installed --only gemm,moe --devices h100,h200 --software vllm --out tables
     """
-    from kerncast.api.read import read
+    from kerncast.api.read import any_worked, read
     from kerncast.data.importers import get_importer
 
     get_importer(format_name)
@@ -138,5 +139,5 @@ def command(
         for line in skipped_lines(dataset.skipped):
             echo(line, err=True)
         echo(f"next: kerncast inspect {word(dataset.path)}")
-    if dataset.skipped.rows:
+    if dataset.skipped.rows or not any_worked(dataset):
         raise SystemExit(3)

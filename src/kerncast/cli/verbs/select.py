@@ -160,7 +160,7 @@ def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None
         columns, rows, numbers = answer_table(answers)
         if marked:
             columns = [*columns, "worked in training"]
-            rows = [[*row, "yes" if item.known else "no"] for row, item in zip(rows, answers, strict=True)]
+            rows = [[*row, item.worked_in_training] for row, item in zip(rows, answers, strict=True)]
         if named:
             columns, rows = [*columns, "label"], [[*row, item.label or "-"] for row, item in zip(rows, answers, strict=True)]
         table(columns, rows, title, right=numbers)

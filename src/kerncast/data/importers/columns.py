@@ -57,6 +57,18 @@ def whole_numbers(cells: pl.Series) -> pl.Series:
     return plain_numbers.set(~plain_numbers.str.contains(r"^-?\d{1,15}$"), None).cast(pl.Int64)
 
 
+def times_of(cells: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """The numbers of cells such as `5.41` and `5.41 us`, and the unit that each cell says itself; null where there is none."""
+    found = texts(cells)
+    plain_numbers = found.cast(pl.Float64, strict=False)
+    if not (plain_numbers.is_null() & (found != "")).any():
+        return plain_numbers, pl.Series(found.name, [None], dtype=pl.String).new_from_index(0, found.len())
+    parts = found.str.extract_groups(r"^\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*([A-Za-zµμ]+)\s*$").struct
+    units = parts[1].str.to_lowercase().replace_strict(UNITS, default=None, return_dtype=pl.String)
+    with_unit = parts[0].cast(pl.Float64, strict=False).set(units.is_null(), None)
+    return plain_numbers.zip_with(with_unit.is_null(), with_unit), units.set(with_unit.is_null(), None)
+
+
 def numbers(cells: pl.Series) -> pl.Series:
     """The cells that are finite numbers; null elsewhere."""
     found = texts(cells).cast(pl.Float64, strict=False)

@@ -8,7 +8,7 @@ imported as it stands.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import polars as pl
 
@@ -25,6 +25,7 @@ from kerncast.data.importers.columns import (
     numbers,
     plain,
     texts,
+    times_of,
     whole_numbers,
     words,
 )
@@ -67,11 +68,21 @@ def _time(table: pl.DataFrame, columns: Iterable[str]) -> tuple[str, str] | None
         units = {UNITS[part] for part in said if part in UNITS}
         filled = table[name].drop_nulls().len()
         is_number = numbers(table[name]).count() >= FITTING * filled
+        if not is_number:  # `5.41 us`: the cells say the unit
+            times, own = times_of(table[name])
+            is_number = filled > 0 and own.count() >= FITTING * filled and times.is_finite().any()
+            units = {own.drop_nulls().mode().sort()[0]} if is_number else units
         if order is not None:
             found.append((is_number, True, len(units) == 1, -order, -place, name, units.pop() if len(units) == 1 else OPEN))
-        elif is_number and name.lower() in UNITS:  # a column named after a unit, such as `us`, is a time too
-            found.append((True, False, True, 0, -place, name, UNITS[name.lower()]))
+        elif is_number and (name.lower() in UNITS or _says_a_unit(said)):  # named after a unit, such as `us` or `t_us`
+            found.append((True, False, True, 0, -place, name, units.pop()))
     return max(found)[-2:] if found else None
+
+
+def _says_a_unit(said: Sequence[str]) -> bool:
+    """Whether the words of a name have one unit of time: `avg µs`. An `s` is one in `t_s`, and none in `GB/s`."""
+    units = {UNITS[part] for part in said if part in UNITS}
+    return len(units) == 1 and (units != {"s"} or set(said) - set(UNITS) <= {"t", "avg", "mean", "median"})
 
 
 def _is_time(word: str, part: str) -> bool:
@@ -226,7 +237,8 @@ def _status_line(table: pl.DataFrame, columns: list[str]) -> tuple[str, str | No
             meant = {text: turned.get(status or "", status) for text, status in meant.items()}
         if any(meant.values()):
             values = {text: status or OPEN for text, status in meant.items()}
-            return f"status = {{ column = {toml.string(column)}, values = {toml.inline_table(values)} }}", column
+            asked = f"    # '?' is one of {', '.join(Status)}" if OPEN in values.values() else ""
+            return f"status = {{ column = {toml.string(column)}, values = {toml.inline_table(values)} }}{asked}", column
     return "", None
 
 
@@ -239,7 +251,7 @@ def _status(text: str) -> str | None:
 def _failed_line(table: pl.DataFrame, time: str, has_status: bool) -> str:
     """Cells of the time that are no times, which mean failures; a column for the outcome says it better."""
     cells = texts(table[time])
-    values = cells.cast(pl.Float64, strict=False)
+    values, _ = times_of(cells)
     odd = sorted(set(cells.filter(values.is_null() | ~values.is_finite() | (values <= 0)).to_list()))
     if has_status or not odd or len(odd) > MOST_LABELS:
         return ""

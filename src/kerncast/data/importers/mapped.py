@@ -41,6 +41,7 @@ from kerncast import devices, dtypes
 from kerncast.budgets import TOML_BYTES
 from kerncast.data import schema
 from kerncast.data.importers import Imported, Importer, Options, extra_columns, listed
+from kerncast.data.importers.columns import times_of
 from kerncast.data.skipping import Skips, shortened
 from kerncast.data.text_table import LINE, read_csv_text, refuse_cells, refuse_rows, respelled
 from kerncast.declared.declaration import Declaration, declared_family
@@ -117,7 +118,10 @@ def read_mapping(path: Path | None) -> Mapping:
     if path is None:
         raise InvalidValue("a csv or parquet table needs `mapping` FILE.toml; draft one with `guess`")
     try:
-        tables = decode_toml(TOML_BYTES.read(path))
+        text = TOML_BYTES.read(path)
+        if not text.strip():
+            raise BadFile(f"{path} is empty: draft it again with `guess`, which wrote nothing here if it ended with an error")
+        tables = decode_toml(text)
         own = _declared(path, tables)
         if own is not None:
             tables = {key: value for key, value in tables.items() if key not in TABLES} | {"family": own.family}
@@ -143,7 +147,9 @@ def read_mapping(path: Path | None) -> Mapping:
         raise BadFile(f"{path}: '?' stands for {', '.join(unanswered)}: write what is meant")
     if mapping.time.unit not in NANOSECONDS:
         raise BadFile(f"{path}: the unit of time must be one of {', '.join(NANOSECONDS)}, got '{mapping.time.unit}'")
-    wrong = sorted(set(mapping.time.failed.values()) - set(schema.Status))
+    status = mapping.measured.get("status")
+    said = () if not isinstance(status, Cell) else (status.values or {}).values() if status.value is None else (status.value,)
+    wrong = sorted({*map(str, mapping.time.failed.values()), *map(str, said)} - set(schema.Status))
     if wrong:
         raise BadFile(f"{path}: '{wrong[0]}' is not a status (known: {', '.join(schema.Status)})")
     return mapping
@@ -260,10 +266,11 @@ def _label(table: pl.DataFrame, time: Time, given: pl.Series | None, notes: list
         # A failure that the row itself names is more precise than what all cells like its time mean.
         status = given.zip_with(given != "ok", status)
     failed = status != "ok"
-    values = texts.cast(pl.Float64, strict=False)
+    values, units = times_of(texts)
     bad = ~failed & (values.is_null() | ~values.is_finite() | (values <= 0))
     refuse_cells(table, bad, time.column, "must be a positive time (or be listed under `failed` in the mapping)")
-    scaled = values * NANOSECONDS[time.unit]
+    # A cell that says its unit means that one.
+    scaled = values * units.replace_strict(NANOSECONDS, default=NANOSECONDS[time.unit], return_dtype=pl.Float64)
     return {"time_ns": scaled.set(failed, None), "status": status}
 
 
