@@ -78,9 +78,15 @@ def test_a_frame_with_a_mapping_is_read_as_a_file_with_these_columns(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda rows: rows.with_columns(pl.col("problem.M") + 0.5), r"line 1: problem.M must be a whole number, got '\d+.5'"),
-        (lambda rows: rows.with_columns(time_ns=pl.lit("fast")), "line 1: time_ns must be a positive time .* got 'fast'"),
-        (lambda rows: rows.with_columns(device=pl.lit("nonesuch")), "unknown device 'nonesuch'"),
+        (
+            lambda rows: rows.with_columns(pl.col("problem.M") + 0.5),
+            r"^row 1 of the frame: problem.M must be a whole number, got '\d+.5'",
+        ),
+        (
+            lambda rows: rows.with_columns(time_ns=pl.lit("fast")),
+            "^row 1 of the frame: time_ns must be a positive time, got 'fast'$",
+        ),
+        (lambda rows: rows.with_columns(device=pl.lit("nonesuch")), "unknown device 'nonesuch'[^`]*see `kerncast devices`\\)"),
         (lambda rows: rows.with_columns(pl.lit(1).alias("problem.Q")), "unknown problem parameter of gemm/triton 'Q'"),
         (lambda rows: rows.rename({"problem.M": "m"}), "the column 'm' is not a parameter of gemm/triton: did you mean 'M'"),
         (lambda rows: rows.drop("device"), "add a column 'device'"),
@@ -93,3 +99,29 @@ def test_a_frame_that_is_no_measurements_is_refused(data, change, said):
     """No row is skipped without a word; the error says the rule and the value."""
     with pytest.raises(kc.KerncastError, match=said):
         kc.train(change(data.frame()), **SMALL)
+
+
+def test_what_takes_no_frame_says_what_does(data, tmp_path):
+    """A draft is made of a frame as of its file; others refuse it with the way that works."""
+    raw = pl.DataFrame({"height": [8, 16, 8, 16], "width": [8, 8, 8, 8], "BLOCK": [1, 1, 2, 2], "us": [1.0, None, 2.0, 3.0]})
+    raw.write_parquet(tmp_path / "frame.parquet")
+    draft = kc.Dataset.guess_mapping(raw)
+    assert draft == kc.Dataset.guess_mapping(tmp_path / "frame.parquet")
+    (tmp_path / "frame.toml").write_text(draft)
+    for column, said in {
+        "height": "height must be a whole number, got '8.5'",
+        "us": "us must be a positive time .or be listed under",
+    }.items():
+        odd = raw.with_columns(
+            pl.Series(column, [8, 8.5, 8, 16] if column == "height" else [1.0, -1.0, 2.0, 3.0], strict=False)
+        )
+        with pytest.raises(kc.KerncastError, match=rf"^row 2 of the frame: {said}"):
+            kc.read(odd, mapping=tmp_path / "frame.toml", device="h100", strict=True)
+    with pytest.raises(kc.KerncastError, match=r"the frame has columns that no known format has"):
+        kc.read(raw)
+    with pytest.raises(kc.KerncastError, match=r"got a frame: give `frame.to_dicts\(\)`, or ask one model"):
+        kc.predict("gemm", raw, device="h100")
+    with pytest.raises(kc.KerncastError, match=r"`op` is the name of an op, got PosixPath: a model answers by"):
+        kc.predict(tmp_path, {"M": 1}, device="h100")
+    with pytest.raises(kc.KerncastError, match="the rows say which device they were measured on"):
+        kc.train(data.frame(), device="h100")

@@ -91,6 +91,26 @@ def test_a_slim_model_answers_as_the_whole_one_from_a_fraction_of_the_bytes(pool
         _ = slim.seen
 
 
+def test_a_frame_names_the_device_of_each_row(pooled):
+    """In any order and under any of its names; a row without a device is refused."""
+    frame = pl.DataFrame(
+        [
+            {**PROBLEM, "layout": "rcr", "M": size, "device": name}
+            for size in (64, 256)
+            for name in ("h100", "a100", "NVIDIA H100 80GB HBM3")
+        ]
+    )
+    found = pooled.predict(frame)
+    assert found["device"].to_list() == frame["device"].to_list()
+    for name in ("h100", "a100"):
+        alone = pooled.predict(frame.filter(device=name).drop("device"), device=name)
+        assert found.filter(device=name)["time_ns"].to_list() == alone["time_ns"].to_list()
+    assert found["time_ns"][0] == found["time_ns"][2] != found["time_ns"][1]
+    assert pooled.predict(frame.clear()).height == 0
+    with pytest.raises(InvalidValue, match="row 1 of the frame names no device: name one of a100, h100"):
+        pooled.predict(frame.with_columns(device=pl.lit(None, pl.String)))
+
+
 def test_a_model_without_folds_answers_without_an_interval(pooled, shipped, tmp_path):
     """It has no figures to show and none are made up; one row too many or a wrong type in what serves it is refused."""
     plain = kerncast.train(

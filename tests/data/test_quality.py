@@ -188,3 +188,15 @@ def test_inspecting_nothing_says_so(tmp_path):
         quality.inspect_dataset(full, ["problem.M=7"])
     report = quality.inspect_dataset(full)
     assert report["families"][0]["constant_columns"]["problem.M"] == 512
+
+
+def test_inspect_says_what_the_samples_of_rows_that_were_measured_once_say(tmp_path, run):
+    """The spread within a row is known without repeats; between runs it is not."""
+    rows = synthetic_rows(problems=4)
+    data = Dataset.create(tmp_path / "d")
+    data.append(TRITON, rows.drop("key", "op", "family").with_columns(time_ns_mad=pl.col("time_ns") * 0.02, samples=2))
+    once = data.inspect()["families"][0]
+    assert (once["noise"], once["noise_of_samples"]) == ([], pytest.approx(0.02))
+    assert (
+        "noise: the samples of a row spread by 2.00% (median MAD); between runs it is unknown" in run("inspect", data.path)[1]
+    )

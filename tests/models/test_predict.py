@@ -1,5 +1,7 @@
 """`Model.predict`: one problem, lists, frames; with a config and without; what is refused."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
@@ -190,3 +192,26 @@ def test_a_config_that_always_failed_gets_no_interval_and_is_told_from_one_that_
     words = {block: item.worked_in_training for block, item in picks.items()}
     assert words.items() <= {128: "yes", 256: "no, 24 of 24 failed", 16: "never tried"}.items()
     assert words[128] == "yes"
+
+
+def test_frames_are_read_as_training_reads_them(model, config, selector):
+    """Configs in bare columns, dtypes in any usual spelling; a column that says otherwise than its twin is refused."""
+    wanted = model.predict(pl.DataFrame([{**SHAPE, **{f"config.{name}": value for name, value in config.items()}}]))
+    given = {name: value for name, value in config.items() if value is not None}
+    bare = model.predict(pl.DataFrame([{**SHAPE, **given, "time_ns": 5.0, "mine": 1}]))
+    assert bare["time_ns"].to_list() == wanted["time_ns"].to_list() != [5.0]
+    assert (bare["BLOCK_M"].to_list(), "config.BLOCK_M" in bare.columns) == ([given["BLOCK_M"]], False)
+    spelled = {**SHAPE, "dtype": "torch.float16"}
+    for ask in (model.predict, selector.select, lambda problem: selector.select_many([problem])[0]):
+        assert replace(ask(spelled), tier=None) == replace(ask(SHAPE), tier=None)
+    for ask in (model.predict, selector.select_many):
+        assert ask(pl.DataFrame([spelled])).drop("dtype").equals(ask(pl.DataFrame([SHAPE])).drop("dtype"))
+        assert ask(pl.DataFrame([{**SHAPE, "problem.M": 1000.0}])).height == 1
+        with pytest.raises(InvalidValue, match=r"row 1 of the frame has 1000 in the column 'M' and 7 in 'problem\.M'"):
+            ask(pl.DataFrame([{**SHAPE, "problem.M": 7}]))
+    with pytest.raises(InvalidValue, match=r"row 1 of the frame has 1000 in the column 'M' and 7 in 'problem\.M'"):
+        kerncast.train(
+            pl.DataFrame([{**SHAPE, **given, "problem.M": 7, "device": "a100", "time_ns": 5.0}]), family="gemm/triton"
+        )
+    with pytest.raises(InvalidValue, match=r"dtype must be one of .* got 'flot16'"):
+        model.predict({**SHAPE, "dtype": "flot16"})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
@@ -16,9 +18,9 @@ from kerncast.data.schema import parameter_columns, schema_of
 from kerncast.data.skipping import LINE
 from kerncast.declared.declaration import met_family
 from kerncast.declared.family_file import family_named
-from kerncast.errors import InvalidValue, NotFound
+from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.files.given import given_path
-from kerncast.models.problem_frames import refuse_other_case
+from kerncast.models.problem_frames import refuse_differing, refuse_other_case
 from kerncast.op import Family
 
 Data = Dataset | str | Path | Frame | Sequence[Dataset | str | Path | Frame]
@@ -48,7 +50,27 @@ def _imported(frame: Frame, family: Family | str | None) -> Path:
         raise InvalidValue("the frame does not say which device its rows were measured on: add a column 'device', or read it "
                            "with `kerncast.read(frame, device=…)`")  # fmt: skip
     path, mapping = found
-    return import_files("parquet", [path], place_of(None, "dataset"), Options(mapping=mapping), strict=True).path
+    with said_of_frames([path]):
+        return import_files("parquet", [path], place_of(None, "dataset"), Options(mapping=mapping), strict=True).path
+
+
+@contextmanager
+def said_of_frames(paths: Collection[Path], mapped: bool = False) -> Iterator[None]:
+    """Errors about the files of frames speak of the frames."""
+    try:
+        yield
+    except KerncastError as error:
+        error.args = (frame_words(str(error), paths, mapped), *error.args[1:])
+        raise
+
+
+def frame_words(text: str, paths: Collection[Path], mapped: bool = False) -> str:
+    """`row 7 of the frame` instead of a line of a file that the user has not got, and nothing of a mapping that they did not
+    write (unless it is `mapped`)."""
+    for path in paths:
+        text = re.sub(rf"{re.escape(str(path))}[,:] line (\d+)", r"row \1 of the frame", text)
+        text = text.replace(f"{path.with_suffix('.toml')}: ", "").replace(str(path), "the frame")
+    return text if mapped or not paths else re.sub(r" \(or be listed under [^)]*\)|; or translate it under `values`", "", text)
 
 
 def frame_file(given: Frame) -> Path:
@@ -115,5 +137,6 @@ def _renamed(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
             space = family.problem if what == "problem" else family.config
             raise NotFound.named(f"{what} parameter of {family.id}", bare, space.parameters)
     refuse_other_case(family, frame.columns)
+    refuse_differing(frame, {name: name.partition(".")[2] for name in stored})
     own = {name.partition(".")[2]: name for name in reversed(stored) if name not in frame.columns}
     return frame.rename({name: column for name, column in own.items() if name in frame.columns})

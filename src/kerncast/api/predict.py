@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from kerncast.api.showing import Wanted, shown
+from kerncast.data.frames import is_frame
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.querying.predicting import Asked, devices_of, predictions
@@ -64,6 +65,13 @@ def predict(
     `software` is a short name (`vllm`, `vllm==0.24.0`). Parameters of which the model saw one value only are filled in
     (`filled`). Without a `config`, the best one that the model knows is predicted.
     """
+    if not isinstance(op, str):
+        raise InvalidValue(f"`op` is the name of an op, got {type(op).__name__}: a model answers by `model.predict(problems)`")
+    if is_frame(problems):
+        raise InvalidValue(
+            "one problem is a mapping and several are a list of mappings, got a frame: give `frame.to_dicts()`, or ask one "
+            "model, which takes frames: `kerncast.open(MODEL).predict(frame)`"
+        )
     given = str(device) if isinstance(device, Path) else device
     if not isinstance(given, str | Device):
         raise InvalidValue(f"`device` is a name, the path of a profile or a Device, got {type(device).__name__}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from kerncast import rates
-from kerncast.api.measured import frame_file, mapped_frame
+from kerncast.api.measured import frame_file, frame_words, mapped_frame, said_of_frames
 from kerncast.api.results import listed, named_values, place_of, texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.dataset import Dataset
@@ -52,22 +52,25 @@ def read(
     `devices` the devices, and `software` without `=` the software (`vllm`: of each device, the newest version that it has;
     `vllm==0.24.0`). `installed` reads the tables of the installed package of such a format, which is not imported.
     """
-    files = []
+    files, frames, own = [], list[Path](), mapping is not None
     for path in listed(paths):
         if not is_frame(path):
             files.append(given_path(path, "a file, a frame, or a list of these", "name the file, or give a frame"))
         elif mapping is None and format is None and (found := mapped_frame(path, None)) is not None:
             files.append(found[0])
+            frames.append(found[0])
             mapping = found[1]
         else:
             files.append(frame_file(path))
+            frames.append(files[-1])
     if installed:
         if files or format is None:
             raise InvalidValue("`installed` reads the files of an installed package: name the `format`, and no file")
         files = [get_importer(format).installed()]
     if not files:
         raise InvalidValue("there is nothing to read: name at least one file")
-    name = format or recognised(files, mapping is not None)
+    with said_of_frames(frames, own):
+        name = format or recognised(files, mapping is not None)
     get_importer(name)
     described = (
         None if mapping is None else given_path(mapping, "`mapping`: a TOML file", "write it to one, see docs/tables.md")
@@ -80,7 +83,9 @@ def read(
     notes: list[str] = []
     with shown(progress) as show:
         show.stage(f"importing {', '.join(path.name for path in files)}")
-        dataset = import_files(name, files, place_of(out, "dataset"), options, notes.append, strict, show)
+        with said_of_frames(frames, own):
+            dataset = import_files(name, files, place_of(out, "dataset"), options, notes.append, strict, show)
+    notes = [frame_words(note, frames, own) for note in notes]
     worked = (
         []
         if any_worked(dataset)

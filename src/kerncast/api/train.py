@@ -69,6 +69,11 @@ def train(
     """
     if format not in ("kerncast", "ck"):
         raise InvalidValue(f"`format` is kerncast or ck, got '{format}'")
+    if "device" in knobs:
+        raise InvalidValue(
+            "the rows say which device they were measured on, so there is no `device` here: choose rows with `where=device=…`, "
+            "add a column 'device' to a frame, or read it with `kerncast.read(frame, device=…)`"
+        )
     if warm_start is not None and folds:
         raise InvalidValue(f"`folds={folds}` does not go with `warm_start`, which has one fixed hold-out: leave it out")
     base = None if warm_start is None else model_of(warm_start)

@@ -16,6 +16,7 @@ import msgspec
 import polars as pl
 
 from kerncast.data import schema, skipping
+from kerncast.data.frames import Frame, as_polars, is_frame
 from kerncast.data.hardware import Hardware, latest
 from kerncast.data.manifest import (
     FORMAT,
@@ -232,14 +233,17 @@ class Dataset(StoredRows):
         return inspect_dataset(self, (where,) if isinstance(where, str) else tuple(where))
 
     @staticmethod
-    def guess_mapping(path: str | Path, *, format: str | None = None, family: str | None = None) -> str:
-        """Draft the mapping file with which `kerncast.read` imports a CSV or parquet table; `?` marks what to fill in.
+    def guess_mapping(path: str | Path | Frame, *, format: str | None = None, family: str | None = None) -> str:
+        """Draft the mapping file with which `kerncast.read` imports a CSV or parquet table, or a frame; `?` marks what to add.
 
         A table that no installed op describes becomes an op of its own. `family` may be a TOML file that declares one.
         """
         from kerncast.data.importers.guess import draft_mapping
         from kerncast.data.importers.mapped import read_table, table_format
 
+        if is_frame(path):
+            table = as_polars(path).drop(skipping.LINE, strict=False)
+            return draft_mapping(table.with_row_index(skipping.LINE, 1), family, "frame")
         return draft_mapping(read_table(table_format(Path(path), format), Path(path)), family, Path(path).stem)
 
     @staticmethod

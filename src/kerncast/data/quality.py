@@ -24,6 +24,7 @@ from kerncast.data.isolated_times import isolated_rows
 from kerncast.data.label_shift import DeviceOf, LabelShift, find_label_shift, find_shift_in
 from kerncast.data.repeats import RowsAt, contradictions, disagreements, noise, repeated
 from kerncast.data.row_checks import RowChecks, faster_than_possible, measured_though_impossible
+from kerncast.data.summary import noise_of_samples
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.op import Family
@@ -71,8 +72,7 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
             unknown = error
             continue
         if section is not None:
-            too_many = dataset.rows_of(family) > MOST_ROWS
-            sections.append(section if too_many else {**section, "isolated_times": isolated_rows(dataset, family, where)})
+            sections.append({**section, **_further(dataset, family, where)})
     if not sections and unknown is not None:
         raise unknown
     if not sections:
@@ -86,6 +86,14 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
         "hardware": [hardware.as_json(item, dataset.device(item.device)) for item in dataset.hardware],
         "families": sections,
     }
+
+
+def _further(dataset: Dataset, family: Family, where: Sequence[str]) -> Report:
+    """What is read of the stored rows by itself; of very many rows it is left out."""
+    if dataset.rows_of(family) > MOST_ROWS:
+        return {}
+    samples = noise_of_samples(dataset.scan(family, where))
+    return {"isolated_times": isolated_rows(dataset, family, where), "noise_of_samples": samples}
 
 
 def _section(dataset: Dataset, family: Family, where: Sequence[str]) -> Report | None:

@@ -75,12 +75,19 @@ def _distinct(rows: pl.LazyFrame, *parts: str) -> int:
     return int(rows.select(pl.struct(columns).hash(seed=0)).unique().select(pl.len()).collect(engine="streaming").item())
 
 
-def _noise(rows: pl.LazyFrame) -> float | None:
+def noise_of_samples(rows: pl.LazyFrame) -> float | None:
+    """The median relative MAD of the samples of a row; None: no row records it."""
     ok = rows.filter(pl.col("status") == "ok")
     # A source that keeps the standard deviation has no MAD: that of a normal distribution is taken.
     spread = pl.coalesce("time_ns_mad", pl.col("time_ns_std") * 0.6745)
-    within = ok.select((spread / pl.col("time_ns")).median()).collect(engine="streaming").item()
+    found = ok.select((spread / pl.col("time_ns")).median()).collect(engine="streaming").item()
+    return None if found is None else float(found)
+
+
+def _noise(rows: pl.LazyFrame) -> float | None:
+    within = noise_of_samples(rows)
     if within is None:
+        ok = rows.filter(pl.col("status") == "ok")
         within = spread_of(ok.select("time_ns", repeat=pl.struct(REPEAT_OF).hash(seed=0), at=pl.lit(0)))["deviation"].median()
     return None if within is None else float(within)
 

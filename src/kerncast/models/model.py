@@ -34,6 +34,7 @@ from kerncast.models.files import ModelFiles
 from kerncast.models.hull import Coverage
 from kerncast.models.manifest import MANIFEST, Manifest, read_manifest
 from kerncast.models.predicting import Predictor
+from kerncast.models.problem_frames import DEVICE, respelled
 from kerncast.models.products import Product, products_of, whole_problem
 from kerncast.models.rules import model_rules
 from kerncast.op import Family, Problem
@@ -156,7 +157,14 @@ class Model(ModelFiles):
 
     def problem(self, values: Mapping[str, Any]) -> Problem:
         """A problem of the model's family, validated; `tiles` may replace two sizes if the model reads only their product."""
-        return Problem(self.family, whole_problem(self, values))
+        whole = whole_problem(self, values)
+        try:
+            return Problem(self.family, whole)
+        except InvalidValue:
+            spelled = respelled(self.family, whole)
+            if spelled == whole:
+                raise
+            return Problem(self.family, spelled)
 
     @property
     def trust_digest(self) -> str:
@@ -307,11 +315,15 @@ class Model(ModelFiles):
         """Predict how long a config takes on a problem; without a config, how long the best known one takes.
 
         One problem gives one answer, a list of problems a list of answers (with one config for all, or a list of as many).
-        A frame of polars or pandas (columns `problem.M` or `M`, and `config.*`) comes back with `time_ns`, `lower_ns`,
-        `upper_ns` and `status`. Many problems are answered in compiled code if the model can be compiled here.
+        A frame of polars or pandas (columns `problem.M` or `M`, and `config.BLOCK_M` or `BLOCK_M`) comes back with `time_ns`,
+        `lower_ns`, `upper_ns` and `status`; of a model of several devices its column `device` says which. Many problems are
+        answered in compiled code if the model can be compiled here.
         `device` is a profile, its name or the path of its file. On one that was not measured the interval is wider by how far
         it is from those that were; a model of fewer than three devices says `out_of_range`, and gives a time without interval.
         """
+        several = device is None and len(self.manifest.devices) > 1
+        if several and is_frame(problems) and DEVICE in problems.columns:
+            return with_columns(problems, self._by_device(as_polars(problems), config))
         asked = self.predictor(device)
         if isinstance(problems, Mapping):
             if config is not None and not isinstance(config, Mapping):
@@ -325,6 +337,18 @@ class Model(ModelFiles):
         if listed is not None and len(listed) != len(problems):
             raise InvalidValue(f"{len(problems)} problems need as many configs, or one for all; got {len(listed)}")
         return asked.many(problems, listed)
+
+    def _by_device(self, frame: pl.DataFrame, config: Mapping[str, Any] | None) -> pl.DataFrame:
+        """The columns of an answer, each row by the device that it names."""
+        names = frame[DEVICE].cast(pl.String)
+        if names.null_count():
+            named = ", ".join(record.name for record in self.manifest.devices)
+            raise InvalidValue(f"row {(names.is_null().arg_max() or 0) + 1} of the frame names no device: name one of {named}")
+        rows = [np.flatnonzero(names == name) for name in names.unique(maintain_order=True)]
+        if not rows:
+            return self.predictor(self.manifest.devices[0].name).frame(frame, config)
+        parts = [self.predictor(names[int(part[0])]).frame(frame[part], config) for part in rows]
+        return pl.concat(parts, how="diagonal_relaxed")[np.argsort(np.concatenate(rows))]
 
     def ranked(self, problem: Mapping[str, Any], k: int = 10, *, device: Device | str | None = None) -> list[Answer]:
         """The k best configs for a problem on a device, as `predict` finds the best one; a refusal is a list of one."""

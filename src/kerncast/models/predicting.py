@@ -21,7 +21,7 @@ from kerncast.models.candidates import Candidates, by_share, library_rows
 from kerncast.models.elsewhere import away_from, no_peak, without_peak
 from kerncast.models.expectation import Expectation, expectation_of
 from kerncast.models.hull import OutOfRange, against_facts, only_absent, outside_hull
-from kerncast.models.problem_frames import configs_at, problems_in, vectors_in
+from kerncast.models.problem_frames import config_columns, configs_at, problems_in, vectors_in
 from kerncast.models.reach import reach_of, worked_on
 from kerncast.models.rules import Rule, config_rules, model_rules, problem_rules
 from kerncast.models.statuses import Answered
@@ -273,7 +273,7 @@ class Predictor:
 
     def frame(self, given: pl.DataFrame, config: Point | None) -> pl.DataFrame:
         """Columns for a frame: `time_ns`, `lower_ns`, `upper_ns` and `status`; without configs, the best ones too."""
-        own = [name for name in given.columns if name.startswith("config.")]
+        own = list(config_columns(self.family, given).values())
         if own and config is not None:
             raise InvalidValue(f"the frame already has configs ('{own[0]}'): leave out config=, or drop the column")
         if self._chooses and not own and config is None:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from kerncast import devices
+from kerncast import devices, dtypes
 from kerncast.arrays import Ints
 from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.op import Config, Family
+from kerncast.parameters import Categorical
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model
@@ -36,11 +37,37 @@ def vectors_in(model: Model, given: pl.DataFrame, device: str, config: Config | 
     refuse_other_devices(model.family, given, device)
     kinds = schema.schema_of(model.family)
     columns = _problem_columns(model, given)
-    columns |= {name: given[name] for name in given.columns if name.startswith("config.")}
+    columns |= {name: given[column] for name, column in config_columns(model.family, given).items()}
     if config is not None:
         same = {f"config.{name}": value for name, value in config.items()}
         columns |= {n: pl.Series(n, [value], kinds[n]).new_from_index(0, given.height) for n, value in same.items()}
     return _valid(model.family, columns, given.height)
+
+
+def config_columns(family: Family, given: pl.DataFrame) -> dict[str, str]:
+    """The columns of the frame that are configs, by their stored names; `BLOCK_M` is one unless the problem has that name."""
+    stored = {f"config.{name}": name for name in family.config.parameters}
+    refuse_differing(given, stored)
+    bare = {name: name.partition(".")[2] for name in stored if name not in given.columns}
+    found = {name: name for name in given.columns if name.startswith("config.")}
+    return found | {name: own for name, own in bare.items() if own in given.columns and own not in family.problem.parameters}
+
+
+def refuse_differing(given: pl.DataFrame, stored: Mapping[str, str]) -> None:
+    """Refuse a frame with `M` and a different `problem.M`: which is meant? `stored` has the bare names by the others."""
+    for name, bare in stored.items():
+        if name not in given.columns or bare not in given.columns:
+            continue
+        one, other = given[bare], given[name]
+        number = one.dtype.is_numeric() and other.dtype.is_numeric()
+        pair = [series if number else series.cast(pl.String) for series in (one, other)]
+        differs = pair[0].ne_missing(pair[1])
+        if differs.any():
+            row = differs.arg_max() or 0
+            raise InvalidValue(
+                f"row {row + 1} of the frame has {one[row]} in the column '{bare}' and {other[row]} in '{name}': drop one of "
+                "them"
+            )
 
 
 def without_device(family: Family, problem: Mapping[str, Any], device: str) -> Mapping[str, Any]:
@@ -76,6 +103,7 @@ def configs_at(model: Model, rows: Ints) -> pl.DataFrame:
 def _problem_columns(model: Model, given: pl.DataFrame) -> dict[str, pl.Series]:
     """The columns of the problem; sizes in the place of a product that is given instead of them."""
     family, names = model.family, {}
+    refuse_differing(given, {f"problem.{name}": name for name in family.problem.parameters})
     for name in (*family.problem.parameters, *family.op.products):
         column = f"problem.{name}" if f"problem.{name}" in given.columns else name
         if column in given.columns:
@@ -88,7 +116,27 @@ def _problem_columns(model: Model, given: pl.DataFrame) -> dict[str, pl.Series]:
         raise NotFound.named(f"{what} parameter of {family.id}", name, space.parameters)
     refuse_other_case(family, given.columns)
     problems = _by_sizes(model, given.select(list(names)).rename(names))
-    return {f"problem.{series.name}": series for series in problems}
+    return {f"problem.{series.name}": _spelled(family, series) for series in problems}
+
+
+def _spelled(family: Family, cells: pl.Series) -> pl.Series:
+    """A column with the spellings of dtypes that imports know (`float16`, `torch.bfloat16`) as the family names them."""
+    parameter = family.problem.parameters[cells.name]
+    if not isinstance(parameter, Categorical) or cells.dtype.is_numeric():
+        return cells
+    known, given = dtypes.spellings_of(parameter), cells.cast(pl.String)
+    return given.replace({text: meaning for text in given.unique().drop_nulls() if (meaning := known(text)) is not None})
+
+
+def respelled(family: Family, problem: Mapping[str, Any]) -> dict[str, Any]:
+    """One problem in the same way."""
+    known = {
+        name: dtypes.spellings_of(item) for name, item in family.problem.parameters.items() if isinstance(item, Categorical)
+    }
+    return {
+        name: known[name](value) or value if isinstance(value, str) and name in known else value
+        for name, value in problem.items()
+    }
 
 
 def _by_sizes(model: Model, problems: pl.DataFrame) -> pl.DataFrame:

@@ -107,8 +107,13 @@ def _show_family(section: dict[str, Any], top: int, names: dict[str, str]) -> No
         ]
         echo()
         table(columns, rows, "noise of repeats, by size of the measurement", right=columns[1:])
+    elif section.get("noise_of_samples") is not None:
+        within = f"{section['noise_of_samples']:.2%}"
+        echo(
+            "", f"noise: the samples of a row spread by {within} (median MAD); between runs it is unknown, nothing was repeated"
+        )
     else:
-        echo("", "noise: unknown, nothing was measured twice")
+        echo("", "noise: unknown, no row records the spread of its samples and nothing was measured twice")
     of = f"{section['fastest_of']:,} problems{' that worked' if section['fastest_of'] < section['problems'] else ''}"
     _show_fastest(section["fastest"], section["fastest_of"], of, top)
     echo()
