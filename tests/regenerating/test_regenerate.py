@@ -15,7 +15,7 @@ from kerncast.progress import Progress
 from kerncast.regenerating import load, plan, regenerate, shipped
 from kerncast.regenerating import state as states
 from kerncast.regenerating.comparing import OutOfFold
-from kerncast.regenerating.state import STAGES
+from kerncast.regenerating.routine import USUAL_STEPS as STEPS
 from kerncast.registry import FAMILIES
 from kerncast.store.store import ENTRY, Store
 from kerncast.testing.backends import Analytic
@@ -39,7 +39,7 @@ class Watched(Progress):
         if family != "gemm/triton":  # a fold of the training
             return
         stage, _, already = rest.partition(" ")
-        assert (number, of) == (STAGES.index(stage) + 1, len(STAGES))
+        assert (number, of) == (STEPS.index(stage) + 1, len(STEPS))
         self.stages.append((stage, already == "(done before)"))
         if stage == self.stop_at and not already:
             raise KeyboardInterrupt
@@ -81,12 +81,12 @@ def test_a_new_model_gets_into_the_store_with_its_origin(reference):
     state = json.loads((folder / "work" / "state.json").read_text())
     assert set(entry.record.origin) == {"recipe", "host", "regenerated", "kerncast", "verdict"}
     assert entry.record.origin["host"] == state["host"]
-    assert list(state["done"]["gemm/triton"]) == list(STAGES)
+    assert list(state["done"]["gemm/triton"]) == list(STEPS)
     assert state["done"]["gemm/triton"]["collect"]["facts"]["device"] == entry.device
     assert state["done"]["gemm/triton"]["train"]["facts"]["software"] == list(entry.software)
 
 
-@pytest.mark.parametrize("stage", STAGES[1:])
+@pytest.mark.parametrize("stage", STEPS[1:])
 def test_a_run_that_was_stopped_goes_on_and_ends_the_same(routine, reference, tmp_path, stage):
     """Whatever is done is not done again, and the model is the same."""
     store = Store.open(tmp_path / "store")
@@ -95,7 +95,7 @@ def test_a_run_that_was_stopped_goes_on_and_ends_the_same(routine, reference, tm
     assert store.entries() == []
     shown = Watched()
     (outcome,) = regenerate(load(routine), store, tmp_path / "work", progress=shown)
-    assert [name for name, already in shown.stages if already] == list(STAGES[: STAGES.index(stage)])
+    assert [name for name, already in shown.stages if already] == list(STEPS[: STEPS.index(stage)])
     assert outcome.replaced
     before, after = (
         Model.load(folder / "work" / "gemm-triton" / "model").manifest.files for folder in (reference[0], tmp_path)
@@ -106,10 +106,10 @@ def test_a_run_that_was_stopped_goes_on_and_ends_the_same(routine, reference, tm
 
 def test_a_half_measured_collection_goes_on(routine, reference, tmp_path, monkeypatch):
     """A stop in the middle of measuring is an unfinished outcome; every row is measured once."""
-    from kerncast.regenerating import run as stages
+    from kerncast.regenerating import steps
 
-    real = stages.Request
-    monkeypatch.setattr(stages, "Request", lambda *args, **options: real(*args, **options, budget_seconds=0.0, chunk_size=8))
+    real = steps.Request
+    monkeypatch.setattr(steps, "Request", lambda *args, **options: real(*args, **options, budget_seconds=0.0, chunk_size=8))
     (outcome,) = regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched())
     assert not outcome.finished
     assert outcome.reasons == ["stopped during collect"]

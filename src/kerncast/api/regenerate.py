@@ -12,8 +12,8 @@ from kerncast.api.showing import Wanted, shown
 from kerncast.collecting.request import never
 from kerncast.regenerating.planning import Planned, plan
 from kerncast.regenerating.routine import Routine, load
-from kerncast.regenerating.run import Outcome
-from kerncast.regenerating.run import regenerate as run
+from kerncast.regenerating.loop import Outcome
+from kerncast.regenerating.loop import regenerate as run
 from kerncast.store.store import Store
 
 

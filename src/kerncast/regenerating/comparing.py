@@ -21,6 +21,9 @@ from kerncast.scoring.scorecard import Predicted
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import NOT_TRIED
 
+NOT_COMPARABLE = "NOT COMPARABLE"
+"""The verdict where no problem can be used."""
+
 
 class OutOfFold(Model):
     """A model that predicts out of fold for its training data, and as usual for everything else."""

@@ -1,4 +1,4 @@
-"""`state.json` of a work directory: which stages are done, when, where and with what."""
+"""`state.json` of a work directory: which steps are done, when, where and with what."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ import msgspec
 from kerncast.errors import InvalidValue
 from kerncast.files.atomic import is_draft, write_bytes
 from kerncast.files.versioned import Versioned
-from kerncast.regenerating.routine import Routine
+from kerncast.regenerating.routine import STEPS, Routine
 from kerncast.version import __version__
 
 FILE = "state.json"
 LOCK = "regenerate.lock"
 FORMAT = "kerncast-regeneration"
-VERSION = 2
-STAGES = ("sweep", "collect", "train", "compare", "replace")
+VERSION = 1
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A finished stage and what it found."""
+    """A finished step and what it found."""
 
     at: str
     facts: dict[str, Any] = {}
 
 
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"routine": "recipe"}):
+class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of `state.json`."""
 
     routine: str
@@ -43,30 +42,32 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"ro
     host: str
     kerncast: str
     families: tuple[str, ...]
+    steps: tuple[str, ...]
+    """Of the routine, which may have others the next time."""
     done: dict[str, dict[str, Done]] = {}
-    """Family → stage → its result."""
+    """Family → step → its result."""
     format: str = FORMAT
     version: int = VERSION
 
     def of(self, family: str) -> dict[str, Done]:
-        """The finished stages of a family."""
+        """The finished steps of a family."""
         return self.done.get(family, {})
 
     @property
     def finished(self) -> bool:
-        """Whether every stage of every family is done."""
-        return all(stage in self.of(family) for family in self.families for stage in STAGES)
+        """Whether every step of every family is done."""
+        return all(step in self.of(family) for family in self.families for step in self.steps)
 
-    def with_done(self, family: str, stage: str, facts: dict[str, Any]) -> State:
-        """The state with one more stage done."""
-        stages = {**self.of(family), stage: Done(now(), facts)}
-        return msgspec.structs.replace(self, done={**self.done, family: stages})
+    def with_done(self, family: str, step: str, facts: dict[str, Any]) -> State:
+        """The state with one more step done."""
+        steps = {**self.of(family), step: Done(now(), facts)}
+        return msgspec.structs.replace(self, done={**self.done, family: steps})
 
-    def without(self, family: str, stage: str) -> State:
-        """Back to before a stage: it and those that build on it are to be done again."""
-        kept = STAGES[: STAGES.index(stage)]
-        stages = {name: done for name, done in self.of(family).items() if name in kept}
-        return msgspec.structs.replace(self, done={**self.done, family: stages})
+    def without(self, family: str, step: str) -> State:
+        """Back to before a step: it and those after it are to be done again."""
+        kept = STEPS[: STEPS.index(step)]
+        steps = {name: done for name, done in self.of(family).items() if name in kept}
+        return msgspec.structs.replace(self, done={**self.done, family: steps})
 
 
 _FILE = Versioned(
@@ -97,7 +98,9 @@ def own_version() -> str:
 def new(routine: Routine) -> State:
     """A state with nothing done yet."""
     host = platform.node() or "unknown"
-    return State(routine.name, routine.measures, routine.learns, now(), host, own_version(), tuple(routine.families))
+    return State(
+        routine.name, routine.measures, routine.learns, now(), host, own_version(), tuple(routine.families), routine.steps
+    )
 
 
 def going_on(folder: Path, routine: Routine, again: bool = False) -> State | None:

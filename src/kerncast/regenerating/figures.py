@@ -1,0 +1,111 @@
+"""Steps that say what a model is worth here: a report on unseen problems, an export that tests itself, a race against numpy."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from kerncast.backends.cpu.build import find_compiler
+from kerncast.data.dataset import Dataset
+from kerncast.errors import KerncastError, NotFound
+from kerncast.evaluating import Evaluation, evaluate
+from kerncast.evaluating.report import write_report
+from kerncast.evaluating.tier_lines import drawn_problems
+from kerncast.exporting.project import write_project
+from kerncast.models.model import Model
+from kerncast.models.tier import CHOOSING
+from kerncast.op import Family, Problem, key_text
+from kerncast.regenerating.work import Facts, Work
+from kerncast.selecting.selector import Selector
+
+
+def report(work: Work) -> Facts | None:
+    """Evaluate the recipe on problems that it has not seen, and write the report."""
+    evaluation = evaluate(work.model, work.datasets, split="problem")
+    write_report(evaluation, Model.load(work.model), work.folder / "report.html")
+    best, shares = _best_fixed(work.family, evaluation.rows)
+    shapes = _shapes(work.family, evaluation, shares)
+    summary = evaluation.as_json()
+    overall, fixed = summary["overall"], [shape["fixed_share"] for shape in shapes]
+    return {
+        "problems": len(shapes),
+        "rows": sum(Dataset.open(dataset).rows for dataset in work.datasets),
+        "model_share_mean": overall["efficiency_mean"]["value"],
+        "model_share_p10": overall["efficiency_p10"]["value"],
+        "model_share_min": overall["efficiency_min"]["value"],
+        # None: fewer problems worked twice than a ceiling needs.
+        "noise_ceiling": (overall["noise_ceiling"] or {}).get("value"),
+        "problems_measured_twice": summary["problems_measured_twice"],
+        "best_fixed_config": {name.removeprefix("config."): value for name, value in best.items() if value is not None},
+        "fixed_share_mean": sum(fixed) / len(fixed),
+        "fixed_share_min": min(fixed),
+        "shapes": shapes,
+    }
+
+
+def _best_fixed(family: Family, vectors: pl.DataFrame) -> tuple[dict[str, Any], dict[tuple[Any, ...], float]]:
+    """The one config that is best overall, with hindsight, and its share of the best speed on each problem."""
+    problem = [f"problem.{name}" for name in family.problem.parameters]
+    config = [f"config.{name}" for name in family.config.parameters]
+    scored = vectors.with_columns(share=pl.col("measured_ns").min().over(problem) / pl.col("measured_ns"))
+    # A config that cannot run a problem, or has no row for it, counts as zero there.
+    ranked = scored.group_by(config).agg(share=pl.col("share").sum()).sort("share", *config, descending=True, nulls_last=True)
+    best = ranked.select(config).head(1)
+    times = scored.join(best, on=config, nulls_equal=True).select(*problem, "share")
+    return best.row(0, named=True), {row[:-1]: row[-1] for row in times.iter_rows()}
+
+
+def _shapes(family: Family, evaluation: Evaluation, fixed: dict[tuple[Any, ...], float]) -> list[dict[str, Any]]:
+    """What the model and the best fixed config get of the best measured speed, for each problem."""
+    shapes = []
+    for row in evaluation.problems.iter_rows(named=True):
+        values = {name: row[f"problem.{name}"] for name in family.problem.parameters}
+        shapes.append(
+            {"values": values, "best_ns": row["best_ns"], "model_share": row["efficiency"],
+             "fixed_share": fixed.get(tuple(values.values()), 0.0), "key": _key(family, values)}
+        )  # fmt: skip
+    return shapes
+
+
+def _key(family: Family, values: dict[str, Any]) -> str:
+    return key_text(family.id, "", Problem.trusted(family, values).items(), [])
+
+
+def export(work: Work) -> Facts | None:
+    """Export the model to C, run its self-test, and time how long its tiers take to choose."""
+    folder, program = work.folder / "picker", work.folder / "picker" / "selftest"
+    compiler = find_compiler()
+    if compiler is None:
+        raise NotFound("the step export runs the self-test of what it writes: install gcc or clang, or leave the step out")
+    shutil.rmtree(folder, ignore_errors=True)
+    selector = Selector(Model.load(work.model), progress=work.progress)
+    write_project(selector.artefact, folder, progress=work.progress)
+    work.progress.stage("running the self-test")
+    sources = [str(folder / name) for name in ("kerncast.c", "selftest.c")]
+    subprocess.run([compiler.path, "-O1", "-ffp-contract=off", *sources, "-o", str(program), "-lm"], check=True)
+    printed = subprocess.run([program.absolute()], check=True, capture_output=True, text=True).stdout.strip()
+    problems = drawn_problems(selector, 200)
+    latency = {str(tier): float(np.median(selector.latencies_us(problems, tier))) for tier in CHOOSING}
+    return {"self_test": printed, "p50_us": latency, "portfolio": len(selector.tiers.portfolio)}
+
+
+def race(work: Work) -> Facts | None:
+    """How many times faster than numpy the winner of each problem is, timed in a process whose BLAS has one thread."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    answer = subprocess.run(
+        [sys.executable, "-P", "-m", "kerncast.regenerating.blas_race", *map(str, work.datasets)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if answer.returncode:
+        raise KerncastError(f"the race against numpy failed: {answer.stderr.strip().splitlines()[-1:]}")
+    return {entry["problem"]: entry["ratio"] for entry in json.loads(answer.stdout)}
