@@ -10,10 +10,10 @@ from typing import Any, Literal, overload
 from kerncast.api.results import assignments
 from kerncast.api.showing import Wanted, shown
 from kerncast.collecting.request import never
-from kerncast.regenerating.planning import Planned, plan
-from kerncast.regenerating.routine import Routine, load
 from kerncast.regenerating.loop import Outcome
 from kerncast.regenerating.loop import regenerate as run
+from kerncast.regenerating.planning import Planned, plan
+from kerncast.regenerating.routine import Routine, load
 from kerncast.store.store import Store
 
 

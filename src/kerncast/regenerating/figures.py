@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -22,19 +23,24 @@ from kerncast.exporting.project import write_project
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING
 from kerncast.op import Family, Problem, key_text
-from kerncast.regenerating.work import Facts, Work
+from kerncast.ops.gemm import gemm
 from kerncast.selecting.selector import Selector
+from kerncast.writing.terminal import assignments
+
+if TYPE_CHECKING:
+    from kerncast.regenerating.loop import Facts, Work
 
 
 def report(work: Work) -> Facts | None:
-    """Evaluate the recipe on problems that it has not seen, and write the report."""
+    """Evaluate the recipe on problems that it has not seen, write the report, and sum up what the steps found out."""
     evaluation = evaluate(work.model, work.datasets, split="problem")
     write_report(evaluation, Model.load(work.model), work.folder / "report.html")
     best, shares = _best_fixed(work.family, evaluation.rows)
-    shapes = _shapes(work.family, evaluation, shares)
+    shapes = _shapes(work.family, evaluation, shares, work.facts("race") if "race" in work.routine.steps else {})
+    raced = [shape for shape in shapes if shape["best_against_blas"] is not None]
     summary = evaluation.as_json()
     overall, fixed = summary["overall"], [shape["fixed_share"] for shape in shapes]
-    return {
+    totals = {
         "problems": len(shapes),
         "rows": sum(Dataset.open(dataset).rows for dataset in work.datasets),
         "model_share_mean": overall["efficiency_mean"]["value"],
@@ -46,8 +52,17 @@ def report(work: Work) -> Facts | None:
         "best_fixed_config": {name.removeprefix("config."): value for name, value in best.items() if value is not None},
         "fixed_share_mean": sum(fixed) / len(fixed),
         "fixed_share_min": min(fixed),
-        "shapes": shapes,
+        "best_against_blas": _geometric_mean([shape["best_against_blas"] for shape in raced]),
+        # A choice that failed has no speed; it counts as a thousandth.
+        "model_against_blas": _geometric_mean(
+            [shape["best_against_blas"] * max(shape["model_share"], 1e-3) for shape in raced]
+        ),
     }
+    return {"totals": totals, "shapes": shapes}
+
+
+def _geometric_mean(values: list[float]) -> float | None:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 
 
 def _best_fixed(family: Family, vectors: pl.DataFrame) -> tuple[dict[str, Any], dict[tuple[Any, ...], float]]:
@@ -62,20 +77,20 @@ def _best_fixed(family: Family, vectors: pl.DataFrame) -> tuple[dict[str, Any], 
     return best.row(0, named=True), {row[:-1]: row[-1] for row in times.iter_rows()}
 
 
-def _shapes(family: Family, evaluation: Evaluation, fixed: dict[tuple[Any, ...], float]) -> list[dict[str, Any]]:
-    """What the model and the best fixed config get of the best measured speed, for each problem."""
-    shapes = []
+def _shapes(family: Family, evaluation: Evaluation, fixed: dict[tuple[Any, ...], float], ratios: Facts) -> list[dict[str, Any]]:
+    """One entry per problem: what the model, the best fixed config and numpy get of the best measured speed."""
+    names, shapes = list(family.problem.parameters), []
     for row in evaluation.problems.iter_rows(named=True):
-        values = {name: row[f"problem.{name}"] for name in family.problem.parameters}
+        values = {name: row[f"problem.{name}"] for name in names}
+        label = assignments(values)
+        if family.op is gemm:
+            label = f"{values['M']}x{values['N']}x{values['K']} {values['dtype']} {values['layout']}"
+        key = key_text(family.id, "", Problem.trusted(family, values).items(), [])
         shapes.append(
-            {"values": values, "best_ns": row["best_ns"], "model_share": row["efficiency"],
-             "fixed_share": fixed.get(tuple(values.values()), 0.0), "key": _key(family, values)}
+            {"problem": label, "best_ns": row["best_ns"], "model_share": row["efficiency"],
+             "fixed_share": fixed.get(tuple(values.values()), 0.0), "best_against_blas": ratios.get(key)}
         )  # fmt: skip
     return shapes
-
-
-def _key(family: Family, values: dict[str, Any]) -> str:
-    return key_text(family.id, "", Problem.trusted(family, values).items(), [])
 
 
 def export(work: Work) -> Facts | None:

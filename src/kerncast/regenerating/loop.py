@@ -1,39 +1,273 @@
 """The loop: the steps of a routine, one after the other, each once. After a kill the same call continues.
 
-A work directory holds, for each family, what its steps write (`vectors`, `dataset`, `model`, `judged`, `comparison.json`), and
-one `state.json` that says what is done.
+A step returns facts for `state.json`, which says what is done, or None if it was stopped before its end. Each can be repeated.
+The folder of a family holds what its steps write: `vectors`, `dataset`, `model`, `judged`, `comparison.json`.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import polars as pl
 
-from kerncast.collecting.run import never
-from kerncast.errors import CannotWrite
+from kerncast.collecting.run import Request, Stop, collect, never
+from kerncast.data.dataset import Dataset
+from kerncast.data.importers import Options, import_files
+from kerncast.errors import BadFile, CannotWrite
+from kerncast.files.atomic import write_bytes
 from kerncast.files.lock import one_writer
+from kerncast.files.versioned import json_text
+from kerncast.models.model import Model
+from kerncast.op import Family
 from kerncast.progress import QUIET, Progress
-from kerncast.regenerating import figures, planning, steps
+from kerncast.regenerating import figures, planning
 from kerncast.regenerating import state as states
-from kerncast.regenerating.routine import Routine
-from kerncast.regenerating.work import Facts, Listening, Work, folder_of
+from kerncast.regenerating.comparing import NOT_COMPARABLE, compare_fairly
+from kerncast.regenerating.routine import Import, Routine
 from kerncast.registry import FAMILIES
-from kerncast.store.store import Store
+from kerncast.store.store import Changed, Entry, Store
+from kerncast.sweeping import Vectors, write_vectors
+from kerncast.training.train import train
 
-Step = Callable[[], Facts | None]
-STEPS: Mapping[str, Callable[[Work], Facts | None]] = {
-    "sweep": steps.sweep, "collect": steps.measure, "repeat": steps.repeat, "train": steps.learn,
-    "report": figures.report, "export": figures.export, "race": figures.race,
-    "compare": steps.judge, "replace": steps.replace,
-}  # fmt: skip
+# Verdicts besides those of `compare`: there was no old model, or it could not be read.
+NEW, UNREADABLE = "NEW", "OLD UNREADABLE"
+# That of a routine that compares nothing.
 TRAINED = "TRAINED"
-"""The verdict where a routine compares nothing."""
+
+Facts = dict[str, Any]
+"""What a step found out, as `state.json` keeps it."""
+Step = Callable[[], Facts | None]
+"""Does its part and returns facts; None: it was stopped, or nothing is left to do."""
+Listening = Callable[[], AbstractContextManager[Stop]]
+"""Makes a context manager that is entered while measuring and yields a `Stop`; the command line catches signals there."""
+
+
+def walk(
+    steps: Mapping[str, Step],
+    title: str,
+    progress: Progress,
+    keep: Callable[[str, Facts], None] = lambda step, facts: None,
+    done: Collection[str] = (),
+) -> str | None:
+    """Run the steps that are not done, in order, and `keep` their facts. Returns the step that ended it early, if one did."""
+    for number, (name, step) in enumerate(steps.items(), 1):
+        progress.stage(f"{title}: {name}{' (done before)' if name in done else ''}", number, len(steps))
+        if name in done:
+            continue
+        facts = step()
+        if facts is None:
+            return name
+        keep(name, facts)
+    return None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every step of a routine takes."""
+
+    routine: Routine
+    store: Store
+    root: Path
+    family: Family
+    progress: Progress
+    listening: Listening
+
+    @property
+    def folder(self) -> Path:
+        """Where the files of this family are."""
+        return folder_of(self.routine, self.root, self.family.id)
+
+    @property
+    def vectors(self) -> Path:
+        return self.folder / "vectors"
+
+    @property
+    def dataset(self) -> Path:
+        return self.folder / (self.family.id.replace("/", "_") if self.routine.flat else "dataset")
+
+    @property
+    def second_dataset(self) -> Path:
+        """Where the step `repeat` puts what it measures."""
+        return self.dataset.with_name(f"{self.dataset.name}-2")
+
+    @property
+    def datasets(self) -> list[Path]:
+        """All measurements to learn from."""
+        return [self.dataset, self.second_dataset] if "repeat" in self.routine.steps else [self.dataset]
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+    def state(self) -> states.State:
+        """What `state.json` says now."""
+        state = states.read(self.root)
+        if state is None:
+            raise BadFile(f"{self.root / states.FILE} disappeared while it was in use: run the same command again")
+        return state
+
+    def facts(self, step: str) -> Facts:
+        """What a finished step found out."""
+        return self.state().of(self.family.id)[step].facts
+
+    def keep(self, step: str, facts: Facts) -> None:
+        """Record a finished step."""
+        states.write(self.root, self.state().with_done(self.family.id, step, facts))
+
+
+def folder_of(routine: Routine, root: Path, family: str) -> Path:
+    """Where the files of a family are in a work directory."""
+    return root if routine.flat else root / family.replace("/", "-")
+
+
+def _sweeps(work: Work) -> list[planning.AnySweep]:
+    device = planning.device_of(planning.runner_of(work.routine, work.family))
+    return planning.sweeps_of(work.routine, work.family, device)
+
+
+def sweep(work: Work) -> Facts | None:
+    """Write the vectors."""
+    if work.routine.imported is not None:
+        return {"files": [str(path) for path in work.routine.imported.paths]}
+    # Half a sweep is not worth continuing: a sweep takes seconds, and this machine's numbers may have changed.
+    shutil.rmtree(work.vectors, ignore_errors=True)
+    (whole,) = _sweeps(work)
+    written = write_vectors(whole, work.vectors, progress=work.progress)
+    return {"problems": written.problems, "configs": written.configs, "vectors": written.vectors}
+
+
+def measure(work: Work) -> Facts | None:
+    """Measure the vectors that have no row yet, or read what others measured."""
+    if work.routine.imported is not None:
+        return _imported(work, work.routine.imported)
+    sources = [Vectors.open(work.vectors)] if "sweep" in work.routine.steps else _sweeps(work)
+    blocks = (block for source in sources for block in source.iter_blocks())
+    return _collected(work, work.dataset, blocks, sum(source.count() for source in sources), 1.0)
+
+
+def repeat(work: Work) -> Facts | None:
+    """Measure some problems again, at another time: a shared machine is slow for a while, and two times tell the noise."""
+    sweeps = _sweeps(work)
+    problems, share = planning.repeated(sweeps, work.routine.collect.repeat)
+    parts = [
+        block.join(problems, on=problems.columns, how="semi", nulls_equal=True, maintain_order="left")
+        for one in sweeps
+        for block in one.iter_blocks()
+    ]
+    return _collected(work, work.second_dataset, parts, sum(part.height for part in parts), share)
+
+
+def _collected(work: Work, out: Path, blocks: Iterable[pl.DataFrame], total: int, share: float) -> Facts | None:
+    wanted, runner = work.routine.collect, planning.runner_of(work.routine, work.family)
+    seconds = wanted.second_visit_seconds
+    request = Request(
+        work.family, runner.name, runner.devices, out,
+        planning.measuring_of(work.routine).policy(runner.benchmark), extend=True, options=runner.options,
+        build_jobs=wanted.build_jobs, reset_command=runner.reset_words,
+        second_visit_seconds=None if seconds is None else share * seconds,
+    )  # fmt: skip
+    with work.listening() as stop:
+        summary = collect(request, blocks, total=total, progress=work.progress, stop=stop)
+    if summary.without_a_row or summary.interrupted:
+        return None
+    return {"device": summary.device, "measured": summary.measured, "statuses": dict(summary.statuses)}
+
+
+def _imported(work: Work, wanted: Import) -> Facts:
+    """The rows of files, which are there whole or not at all."""
+    if not work.dataset.exists():
+        options = Options(wanted.device, wanted.software, values=wanted.settings)
+        import_files(wanted.format, wanted.paths, work.dataset, options, work.progress.say)
+    rows = Dataset.open(work.dataset).read(work.family, columns=["device", "status"])
+    return {"device": sorted(rows["device"].unique()), "measured": rows.height,
+            "statuses": dict(sorted(rows["status"].value_counts().iter_rows()))}  # fmt: skip
+
+
+def learn(work: Work) -> Facts | None:
+    """Train and cross-validate."""
+    if not work.model.exists():
+        recipe, where = planning.training_of(work.routine), work.routine.train.where
+        train(work.datasets, work.model, recipe, family=work.family.id, where=where, progress=work.progress)
+    manifest = Model.load(work.model).manifest
+    return {"software": list(manifest.software), "rows": manifest.data.rows, "checksum": manifest.checksum}
+
+
+def judge(work: Work) -> Facts | None:
+    """Compare the new model with the one that it would replace."""
+    new, name = Model.load(work.model), work.routine.store.given_name
+    facts: Facts = {"asked": _settings(work), "against": work.store.mark(new, name), "old": None}
+    there = _stored(work, new)
+    if there is not None:
+        return {**facts, "verdict": there.record.origin["verdict"], "reasons": ["an earlier run has put it into the store"]}
+    try:
+        entry = work.store.earlier(new, name)
+        if entry is None:
+            return {**facts, "verdict": NEW, "reasons": ["the store had no such model for this device"]}
+        facts |= {"old": entry.id, "old_software": list(entry.software)}
+        old = entry.load()
+    except BadFile as error:
+        return {**facts, "verdict": UNREADABLE, "reasons": [str(error)]}
+    judged, where = work.folder / "judged", work.routine.train.where
+    shutil.rmtree(judged, ignore_errors=True)
+    verdict = compare_fairly(old, new, work.dataset, judged, planning.limits_of(work.routine), where)
+    if verdict is None:
+        why = "there is no problem on which both models can be judged without having seen it"
+        return {**facts, "verdict": NOT_COMPARABLE, "reasons": [why]}
+    write_bytes(work.folder / "comparison.json", json_text(verdict.as_json()))
+    return {**facts, "verdict": verdict.verdict, "reasons": list(verdict.reasons), "problems": verdict.n}
+
+
+def replace(work: Work) -> Facts | None:
+    """Put the new model into the store, over nothing but the model that it was compared with."""
+    new, name, state = Model.load(work.model), work.routine.store.given_name, work.state()
+    while True:
+        compared = work.facts("compare")
+        refused = {"WORSE", NOT_COMPARABLE} | ({"AMBIGUOUS"} if work.routine.compare.strict else set())
+        if compared["verdict"] in refused:
+            return {"replaced": False, "model": str(work.model)}
+        origin = {
+            "routine": f"{state.routine} {work.routine.digest}", "host": state.host, "regenerated": state.begun,
+            "kerncast": state.kerncast, "verdict": compared["verdict"],
+        }  # fmt: skip
+        try:
+            entry = _stored(work, new) or work.store.add(
+                work.model, name=name, replace=True, origin=origin, over=compared["against"]
+            )
+            return {"replaced": True, "model": entry.id}
+        except Changed:
+            # Another process added a model meanwhile, and this one was not compared with it.
+            walk({"compare": partial(judge, work)}, work.family.id, work.progress, work.keep)
+
+
+def _settings(work: Work) -> Facts:
+    """What decides a comparison, besides the models."""
+    compare = msgspec.structs.asdict(work.routine.compare)
+    return {"store": str(work.store.path.resolve()), "name": work.routine.store.name, **compare}
+
+
+def _stored(work: Work, new: Model) -> Entry | None:
+    """The new model in the store, if this run has put it there and was killed right after."""
+    try:
+        entry = work.store.at(new, work.routine.store.given_name)
+    except BadFile:
+        return None
+    if entry is None or entry.record.checksum != new.manifest.checksum:
+        return None
+    return entry if entry.record.origin.get("regenerated") == work.state().begun else None
+
+
+STEPS: Mapping[str, Callable[[Work], Facts | None]] = {
+    "sweep": sweep, "collect": measure, "repeat": repeat, "train": learn,
+    "report": figures.report, "export": figures.export, "race": figures.race,
+    "compare": judge, "replace": replace,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,24 +284,6 @@ class Outcome:
     @property
     def finished(self) -> bool:
         return self.verdict is not None
-
-
-def walk(
-    steps: Mapping[str, Step],
-    begin: Callable[[str, bool], None],
-    keep: Callable[[str, Facts], None],
-    done: Collection[str] = (),
-) -> str | None:
-    """Run the steps that are not done, in order. Returns the name of one that did not finish; None: all are done."""
-    for name, step in steps.items():
-        begin(name, name in done)
-        if name in done:
-            continue
-        facts = step()
-        if facts is None:
-            return name
-        keep(name, facts)
-    return None
 
 
 def regenerate(
@@ -102,10 +318,13 @@ def regenerate(
 
 def _outcome(work: Work) -> Outcome:
     """Run the steps of one family; stop at one that does not finish."""
-    steps.forget_old_comparison(work)
+    done = work.state().of(work.family.id)
+    if "compare" in done and (len(done) < len(work.routine.steps) or done["compare"].facts["asked"] != _settings(work)):
+        # Another model may be in the store by now, or other limits hold.
+        states.write(work.root, work.state().without(work.family.id, "compare"))
     work.folder.mkdir(parents=True, exist_ok=True)
     own: dict[str, Step] = {name: partial(STEPS[name], work) for name in work.routine.steps}
-    stopped = walk(own, work.begin, work.keep, work.state().of(work.family.id))
+    stopped = walk(own, work.family.id, work.progress, work.keep, work.state().of(work.family.id))
     if stopped is not None:
         return Outcome(work.family.id, None, [f"stopped during {stopped}"], False, "")
     facts: Facts = {"verdict": TRAINED, "reasons": ["nothing was compared"], "replaced": False, "model": str(work.model)}

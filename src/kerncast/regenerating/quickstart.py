@@ -16,10 +16,9 @@ from kerncast.collecting.request import never
 from kerncast.errors import KerncastError
 from kerncast.progress import QUIET, Progress
 from kerncast.regenerating import state as states
-from kerncast.regenerating.loop import regenerate
+from kerncast.regenerating.loop import Listening, regenerate
 from kerncast.regenerating.planning import plan
 from kerncast.regenerating.routine import load
-from kerncast.regenerating.work import Facts, Listening
 from kerncast.store.store import Store
 
 ROUTINE = "quickstart"
@@ -31,8 +30,6 @@ FULL: tuple[str, ...] = (
 )  # fmt: skip
 # What measuring and learning took on two cores of a shared AMD EPYC virtual machine, seconds per vector, and all the rest.
 SECONDS_PER_VECTOR, OTHER_SECONDS = 0.019, 30.0
-# A choice that failed has no speed; it counts as a thousandth.
-LEAST_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -42,24 +39,6 @@ class Quickstart:
     totals: dict[str, Any]
     shapes: list[dict[str, Any]]
     out: Path
-
-    @classmethod
-    def of(cls, report: Facts, exported: Facts, ratios: Facts, out: Path) -> Quickstart:
-        """What the steps found out, together."""
-        shapes = [_shape(shape, ratios.get(shape["key"])) for shape in report["shapes"]]
-        raced = [
-            (shape["best_against_blas"], shape["model_share"]) for shape in shapes if shape["best_against_blas"] is not None
-        ]
-        totals = {name: value for name, value in report.items() if name != "shapes"}
-        totals |= {
-            "best_against_blas": _geometric_mean([ratio for ratio, _ in raced]),
-            "model_against_blas": _geometric_mean([ratio * max(share, LEAST_SHARE) for ratio, share in raced]),
-            "path": str(out),
-            "report": str(out / "report.html"),
-            "model": str(out / "model"),
-            "export": {"path": str(out / "picker"), **exported},
-        }
-        return cls(totals, shapes, out)
 
     @property
     def dataset(self) -> Path:
@@ -84,18 +63,6 @@ class Quickstart:
         )
 
 
-def _shape(shape: dict[str, Any], ratio: float | None) -> dict[str, Any]:
-    """One entry of the result: what the model, the best fixed kernel and numpy get of the best measured speed."""
-    values = shape["values"]
-    text = f"{values['M']}x{values['N']}x{values['K']} {values['dtype']} {values['layout']}"
-    shares = {name: shape[name] for name in ("best_ns", "model_share", "fixed_share")}
-    return {"problem": text, **shares, "best_against_blas": ratio}
-
-
-def _geometric_mean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 class Stopped(KerncastError):
     """Stopped before the end; the same call continues."""
 
@@ -118,8 +85,10 @@ def quickstart(
         raise Stopped(f"{outcome.reasons[0]}; everything measured is safe in {out}: run the same command to continue")
     state = states.read(out)
     assert state is not None
-    report, exported, ratios = (state.of(outcome.family)[step].facts for step in ("report", "export", "race"))
-    return Quickstart.of(report, exported, ratios, out)
+    report, exported = (state.of(outcome.family)[step].facts for step in ("report", "export"))
+    paths = {"path": str(out), "report": str(out / "report.html"), "model": outcome.model}
+    totals = {**report["totals"], **paths, "export": {"path": str(out / "picker"), **exported}}
+    return Quickstart(totals, report["shapes"], out)
 
 
 def _how_long(vectors: float) -> str:

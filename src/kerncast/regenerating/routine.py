@@ -32,13 +32,13 @@ Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 # Valid for every random number generator, with room for what learners add to it.
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**30)]
 Threads = Annotated[int, msgspec.Meta(ge=0, le=1024)]
-StepName = Literal["sweep", "collect", "repeat", "train", "report", "export", "race", "compare", "replace"]
+StepName = Literal["sweep", "collect", "repeat", "race", "train", "export", "report", "compare", "replace"]
 # In the order in which they run.
 STEPS: tuple[StepName, ...] = get_args(StepName)
 USUAL_STEPS: tuple[StepName, ...] = ("sweep", "collect", "train", "compare", "replace")
 # A step, and the earlier one whose result it needs.
 NEEDS = {
-    "repeat": "collect", "train": "collect", "report": "train", "export": "train", "race": "collect", "compare": "train",
+    "repeat": "collect", "race": "collect", "train": "collect", "export": "train", "report": "train", "compare": "train",
     "replace": "compare",
 }  # fmt: skip
 # The keys that decide the measurements. `train` only decides the model; `steps`, `compare`, `store` and `doc` decide neither.
