@@ -28,21 +28,21 @@ from kerncast.selecting.selector import Selector
 from kerncast.writing.terminal import assignments
 
 if TYPE_CHECKING:
-    from kerncast.regenerating.loop import Facts, Work
+    from kerncast.regenerating.loop import Facts, FamilyRun
 
 
-def report(work: Work) -> Facts | None:
+def report(run: FamilyRun) -> Facts | None:
     """Evaluate the recipe on problems that it has not seen, write the report, and sum up what the steps found out."""
-    evaluation = evaluate(work.model, work.datasets, split="problem")
-    write_report(evaluation, Model.load(work.model), work.folder / "report.html")
-    best, shares = _best_fixed(work.family, evaluation.rows)
-    shapes = _shapes(work.family, evaluation, shares, work.facts("race") if "race" in work.routine.steps else {})
+    evaluation = evaluate(run.model, run.datasets, split="problem")
+    write_report(evaluation, Model.load(run.model), run.folder / "report.html")
+    best, shares = _best_fixed(run.family, evaluation.rows)
+    shapes = _shapes(run.family, evaluation, shares, run.facts("race") if "race" in run.routine.steps else {})
     raced = [shape for shape in shapes if shape["best_against_blas"] is not None]
     summary = evaluation.as_json()
     overall, fixed = summary["overall"], [shape["fixed_share"] for shape in shapes]
     totals = {
         "problems": len(shapes),
-        "rows": sum(Dataset.open(dataset).rows for dataset in work.datasets),
+        "rows": sum(Dataset.open(dataset).rows for dataset in run.datasets),
         "model_share_mean": overall["efficiency_mean"]["value"],
         "model_share_p10": overall["efficiency_p10"]["value"],
         "model_share_min": overall["efficiency_min"]["value"],
@@ -93,16 +93,16 @@ def _shapes(family: Family, evaluation: Evaluation, fixed: dict[tuple[Any, ...],
     return shapes
 
 
-def export(work: Work) -> Facts | None:
+def export(run: FamilyRun) -> Facts | None:
     """Export the model to C, run its self-test, and time how long its tiers take to choose."""
-    folder, program = work.folder / "picker", work.folder / "picker" / "selftest"
+    folder, program = run.folder / "picker", run.folder / "picker" / "selftest"
     compiler = find_compiler()
     if compiler is None:
         raise NotFound("the step export runs the self-test of what it writes: install gcc or clang, or leave the step out")
     shutil.rmtree(folder, ignore_errors=True)
-    selector = Selector(Model.load(work.model), progress=work.progress)
-    write_project(selector.artefact, folder, progress=work.progress)
-    work.progress.stage("running the self-test")
+    selector = Selector(Model.load(run.model), progress=run.progress)
+    write_project(selector.artefact, folder, progress=run.progress)
+    run.progress.stage("running the self-test")
     sources = [str(folder / name) for name in ("kerncast.c", "selftest.c")]
     subprocess.run([compiler.path, "-O1", "-ffp-contract=off", *sources, "-o", str(program), "-lm"], check=True)
     printed = subprocess.run([program.absolute()], check=True, capture_output=True, text=True).stdout.strip()
@@ -111,11 +111,11 @@ def export(work: Work) -> Facts | None:
     return {"self_test": printed, "p50_us": latency, "portfolio": len(selector.tiers.portfolio)}
 
 
-def race(work: Work) -> Facts | None:
+def race(run: FamilyRun) -> Facts | None:
     """How many times faster than numpy the winner of each problem is, timed in a process whose BLAS has one thread."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     answer = subprocess.run(
-        [sys.executable, "-P", "-m", "kerncast.regenerating.blas_race", *map(str, work.datasets)],
+        [sys.executable, "-P", "-m", "kerncast.regenerating.blas_race", *map(str, run.datasets)],
         env=environment,
         capture_output=True,
         text=True,

@@ -30,7 +30,7 @@ from kerncast.progress import QUIET, Progress
 from kerncast.regenerating import figures, planning
 from kerncast.regenerating import state as states
 from kerncast.regenerating.comparing import NOT_COMPARABLE, compare_fairly
-from kerncast.regenerating.routine import Import, Routine
+from kerncast.regenerating.routine import ImportSection, Routine
 from kerncast.registry import FAMILIES
 from kerncast.store.store import Changed, Entry, Store
 from kerncast.sweeping import Vectors, write_vectors
@@ -69,7 +69,7 @@ def walk(
 
 
 @dataclass(frozen=True)
-class Work:
+class FamilyRun:
     """What every step of a routine takes."""
 
     routine: Routine
@@ -106,7 +106,7 @@ class Work:
     def model(self) -> Path:
         return self.folder / "model"
 
-    def state(self) -> states.State:
+    def state(self) -> states.RoutineState:
         """What `state.json` says now."""
         state = states.read(self.root)
         if state is None:
@@ -127,143 +127,143 @@ def folder_of(routine: Routine, root: Path, family: str) -> Path:
     return root if routine.flat else root / family.replace("/", "-")
 
 
-def _sweeps(work: Work) -> list[planning.AnySweep]:
-    device = planning.device_of(planning.runner_of(work.routine, work.family))
-    return planning.sweeps_of(work.routine, work.family, device)
+def _sweeps(run: FamilyRun) -> list[planning.AnySweep]:
+    device = planning.device_of(planning.runner_of(run.routine, run.family))
+    return planning.sweeps_of(run.routine, run.family, device)
 
 
-def sweep(work: Work) -> Facts | None:
+def sweep(run: FamilyRun) -> Facts | None:
     """Write the vectors."""
-    if work.routine.imported is not None:
-        return {"files": [str(path) for path in work.routine.imported.paths]}
+    if run.routine.imported is not None:
+        return {"files": [str(path) for path in run.routine.imported.paths]}
     # Half a sweep is not worth continuing: a sweep takes seconds, and this machine's numbers may have changed.
-    shutil.rmtree(work.vectors, ignore_errors=True)
-    (whole,) = _sweeps(work)
-    written = write_vectors(whole, work.vectors, progress=work.progress)
+    shutil.rmtree(run.vectors, ignore_errors=True)
+    (whole,) = _sweeps(run)
+    written = write_vectors(whole, run.vectors, progress=run.progress)
     return {"problems": written.problems, "configs": written.configs, "vectors": written.vectors}
 
 
-def measure(work: Work) -> Facts | None:
+def measure(run: FamilyRun) -> Facts | None:
     """Measure the vectors that have no row yet, or read what others measured."""
-    if work.routine.imported is not None:
-        return _imported(work, work.routine.imported)
-    sources = [Vectors.open(work.vectors)] if "sweep" in work.routine.steps else _sweeps(work)
+    if run.routine.imported is not None:
+        return _imported(run, run.routine.imported)
+    sources = [Vectors.open(run.vectors)] if "sweep" in run.routine.steps else _sweeps(run)
     blocks = (block for source in sources for block in source.iter_blocks())
-    return _collected(work, work.dataset, blocks, sum(source.count() for source in sources), 1.0)
+    return _collected(run, run.dataset, blocks, sum(source.count() for source in sources), 1.0)
 
 
-def repeat(work: Work) -> Facts | None:
+def repeat(run: FamilyRun) -> Facts | None:
     """Measure some problems again, at another time: a shared machine is slow for a while, and two times tell the noise."""
-    sweeps = _sweeps(work)
-    problems, share = planning.repeated(sweeps, work.routine.collect.repeat)
+    sweeps = _sweeps(run)
+    problems, share = planning.repeated(sweeps, run.routine.collect.repeat)
     parts = [
         block.join(problems, on=problems.columns, how="semi", nulls_equal=True, maintain_order="left")
         for one in sweeps
         for block in one.iter_blocks()
     ]
-    return _collected(work, work.second_dataset, parts, sum(part.height for part in parts), share)
+    return _collected(run, run.second_dataset, parts, sum(part.height for part in parts), share)
 
 
-def _collected(work: Work, out: Path, blocks: Iterable[pl.DataFrame], total: int, share: float) -> Facts | None:
-    wanted, runner = work.routine.collect, planning.runner_of(work.routine, work.family)
+def _collected(run: FamilyRun, out: Path, blocks: Iterable[pl.DataFrame], total: int, share: float) -> Facts | None:
+    wanted, runner = run.routine.collect, planning.runner_of(run.routine, run.family)
     seconds = wanted.second_visit_seconds
     request = Request(
-        work.family, runner.name, runner.devices, out,
-        planning.measuring_of(work.routine).policy(runner.benchmark), extend=True, options=runner.options,
+        run.family, runner.name, runner.devices, out,
+        planning.measuring_of(run.routine).policy(runner.benchmark), extend=True, options=runner.options,
         build_jobs=wanted.build_jobs, reset_command=runner.reset_words,
         second_visit_seconds=None if seconds is None else share * seconds,
     )  # fmt: skip
-    with work.listening() as stop:
-        summary = collect(request, blocks, total=total, progress=work.progress, stop=stop)
+    with run.listening() as stop:
+        summary = collect(request, blocks, total=total, progress=run.progress, stop=stop)
     if summary.without_a_row or summary.interrupted:
         return None
     return {"device": summary.device, "measured": summary.measured, "statuses": dict(summary.statuses)}
 
 
-def _imported(work: Work, wanted: Import) -> Facts:
+def _imported(run: FamilyRun, wanted: ImportSection) -> Facts:
     """The rows of files, which are there whole or not at all."""
-    if not work.dataset.exists():
+    if not run.dataset.exists():
         options = Options(wanted.device, wanted.software, values=wanted.settings)
-        import_files(wanted.format, wanted.paths, work.dataset, options, work.progress.say)
-    rows = Dataset.open(work.dataset).read(work.family, columns=["device", "status"])
+        import_files(wanted.format, wanted.paths, run.dataset, options, run.progress.say)
+    rows = Dataset.open(run.dataset).read(run.family, columns=["device", "status"])
     return {"device": sorted(rows["device"].unique()), "measured": rows.height,
             "statuses": dict(sorted(rows["status"].value_counts().iter_rows()))}  # fmt: skip
 
 
-def learn(work: Work) -> Facts | None:
+def learn(run: FamilyRun) -> Facts | None:
     """Train and cross-validate."""
-    if not work.model.exists():
-        recipe, where = planning.training_of(work.routine), work.routine.train.where
-        train(work.datasets, work.model, recipe, family=work.family.id, where=where, progress=work.progress)
-    manifest = Model.load(work.model).manifest
+    if not run.model.exists():
+        recipe, where = planning.training_of(run.routine), run.routine.train.where
+        train(run.datasets, run.model, recipe, family=run.family.id, where=where, progress=run.progress)
+    manifest = Model.load(run.model).manifest
     return {"software": list(manifest.software), "rows": manifest.data.rows, "checksum": manifest.checksum}
 
 
-def judge(work: Work) -> Facts | None:
+def judge(run: FamilyRun) -> Facts | None:
     """Compare the new model with the one that it would replace."""
-    new, name = Model.load(work.model), work.routine.store.given_name
-    facts: Facts = {"asked": _settings(work), "against": work.store.mark(new, name), "old": None}
-    there = _stored(work, new)
+    new, name = Model.load(run.model), run.routine.store.given_name
+    facts: Facts = {"asked": _settings(run), "against": run.store.mark(new, name), "old": None}
+    there = _stored(run, new)
     if there is not None:
         return {**facts, "verdict": there.record.origin["verdict"], "reasons": ["an earlier run has put it into the store"]}
     try:
-        entry = work.store.earlier(new, name)
+        entry = run.store.earlier(new, name)
         if entry is None:
             return {**facts, "verdict": NEW, "reasons": ["the store had no such model for this device"]}
         facts |= {"old": entry.id, "old_software": list(entry.software)}
         old = entry.load()
     except BadFile as error:
         return {**facts, "verdict": UNREADABLE, "reasons": [str(error)]}
-    judged, where = work.folder / "judged", work.routine.train.where
+    judged, where = run.folder / "judged", run.routine.train.where
     shutil.rmtree(judged, ignore_errors=True)
-    verdict = compare_fairly(old, new, work.dataset, judged, planning.limits_of(work.routine), where)
+    verdict = compare_fairly(old, new, run.dataset, judged, planning.limits_of(run.routine), where)
     if verdict is None:
         why = "there is no problem on which both models can be judged without having seen it"
         return {**facts, "verdict": NOT_COMPARABLE, "reasons": [why]}
-    write_bytes(work.folder / "comparison.json", json_text(verdict.as_json()))
+    write_bytes(run.folder / "comparison.json", json_text(verdict.as_json()))
     return {**facts, "verdict": verdict.verdict, "reasons": list(verdict.reasons), "problems": verdict.n}
 
 
-def replace(work: Work) -> Facts | None:
+def replace(run: FamilyRun) -> Facts | None:
     """Put the new model into the store, over nothing but the model that it was compared with."""
-    new, name, state = Model.load(work.model), work.routine.store.given_name, work.state()
+    new, name, state = Model.load(run.model), run.routine.store.given_name, run.state()
     while True:
-        compared = work.facts("compare")
-        refused = {"WORSE", NOT_COMPARABLE} | ({"AMBIGUOUS"} if work.routine.compare.strict else set())
+        compared = run.facts("compare")
+        refused = {"WORSE", NOT_COMPARABLE} | ({"AMBIGUOUS"} if run.routine.compare.strict else set())
         if compared["verdict"] in refused:
-            return {"replaced": False, "model": str(work.model)}
+            return {"replaced": False, "model": str(run.model)}
         origin = {
-            "routine": f"{state.routine} {work.routine.digest}", "host": state.host, "regenerated": state.begun,
+            "routine": f"{state.routine} {run.routine.digest}", "host": state.host, "regenerated": state.begun,
             "kerncast": state.kerncast, "verdict": compared["verdict"],
         }  # fmt: skip
         try:
-            entry = _stored(work, new) or work.store.add(
-                work.model, name=name, replace=True, origin=origin, over=compared["against"]
+            entry = _stored(run, new) or run.store.add(
+                run.model, name=name, replace=True, origin=origin, over=compared["against"]
             )
             return {"replaced": True, "model": entry.id}
         except Changed:
             # Another process added a model meanwhile, and this one was not compared with it.
-            walk({"compare": partial(judge, work)}, work.family.id, work.progress, work.keep)
+            walk({"compare": partial(judge, run)}, run.family.id, run.progress, run.keep)
 
 
-def _settings(work: Work) -> Facts:
+def _settings(run: FamilyRun) -> Facts:
     """What decides a comparison, besides the models."""
-    compare = msgspec.structs.asdict(work.routine.compare)
-    return {"store": str(work.store.path.resolve()), "name": work.routine.store.name, **compare}
+    compare = msgspec.structs.asdict(run.routine.compare)
+    return {"store": str(run.store.path.resolve()), "name": run.routine.store.name, **compare}
 
 
-def _stored(work: Work, new: Model) -> Entry | None:
+def _stored(run: FamilyRun, new: Model) -> Entry | None:
     """The new model in the store, if this run has put it there and was killed right after."""
     try:
-        entry = work.store.at(new, work.routine.store.given_name)
+        entry = run.store.at(new, run.routine.store.given_name)
     except BadFile:
         return None
     if entry is None or entry.record.checksum != new.manifest.checksum:
         return None
-    return entry if entry.record.origin.get("regenerated") == work.state().begun else None
+    return entry if entry.record.origin.get("regenerated") == run.state().begun else None
 
 
-STEPS: Mapping[str, Callable[[Work], Facts | None]] = {
+STEPS: Mapping[str, Callable[[FamilyRun], Facts | None]] = {
     "sweep": sweep, "collect": measure, "repeat": repeat, "train": learn,
     "report": figures.report, "export": figures.export, "race": figures.race,
     "compare": judge, "replace": replace,
@@ -271,7 +271,7 @@ STEPS: Mapping[str, Callable[[Work], Facts | None]] = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FamilyOutcome:
     """The result for one family; without a verdict it is unfinished, and the same call continues."""
 
     family: str
@@ -294,7 +294,7 @@ def regenerate(
     again: bool = False,
     progress: Progress = QUIET,
     listening: Listening = lambda: nullcontext(never),
-) -> list[Outcome]:
+) -> list[FamilyOutcome]:
     """Run every step that is not done yet, for every family; results of finished ones are read from the state."""
     before = states.going_on(folder, routine, again)
     swept = [] if before is None else [name for name in routine.families if {"sweep", "collect"} & {*before.of(name)}]
@@ -308,29 +308,29 @@ def regenerate(
         states.write(folder, msgspec.structs.replace(state, steps=routine.steps))
         if state.learns != routine.learns:
             _forget_models(folder, routine)
-        outcomes: list[Outcome] = []
+        outcomes: list[FamilyOutcome] = []
         for family in routine.families:
-            outcomes.append(_outcome(Work(routine, store, folder, FAMILIES.get(family), progress, listening)))
+            outcomes.append(_outcome(FamilyRun(routine, store, folder, FAMILIES.get(family), progress, listening)))
             if not outcomes[-1].finished:
                 break
         return outcomes
 
 
-def _outcome(work: Work) -> Outcome:
+def _outcome(run: FamilyRun) -> FamilyOutcome:
     """Run the steps of one family; stop at one that does not finish."""
-    done = work.state().of(work.family.id)
-    if "compare" in done and (len(done) < len(work.routine.steps) or done["compare"].facts["asked"] != _settings(work)):
+    done = run.state().of(run.family.id)
+    if "compare" in done and (len(done) < len(run.routine.steps) or done["compare"].facts["asked"] != _settings(run)):
         # Another model may be in the store by now, or other limits hold.
-        states.write(work.root, work.state().without(work.family.id, "compare"))
-    work.folder.mkdir(parents=True, exist_ok=True)
-    own: dict[str, Step] = {name: partial(STEPS[name], work) for name in work.routine.steps}
-    stopped = walk(own, work.family.id, work.progress, work.keep, work.state().of(work.family.id))
+        states.write(run.root, run.state().without(run.family.id, "compare"))
+    run.folder.mkdir(parents=True, exist_ok=True)
+    own: dict[str, Step] = {name: partial(STEPS[name], run) for name in run.routine.steps}
+    stopped = walk(own, run.family.id, run.progress, run.keep, run.state().of(run.family.id))
     if stopped is not None:
-        return Outcome(work.family.id, None, [f"stopped during {stopped}"], False, "")
-    facts: Facts = {"verdict": TRAINED, "reasons": ["nothing was compared"], "replaced": False, "model": str(work.model)}
+        return FamilyOutcome(run.family.id, None, [f"stopped during {stopped}"], False, "")
+    facts: Facts = {"verdict": TRAINED, "reasons": ["nothing was compared"], "replaced": False, "model": str(run.model)}
     for step in ("compare", "replace"):
-        facts |= work.facts(step) if step in own else {}
-    return Outcome(work.family.id, facts["verdict"], facts["reasons"], facts["replaced"], facts["model"])
+        facts |= run.facts(step) if step in own else {}
+    return FamilyOutcome(run.family.id, facts["verdict"], facts["reasons"], facts["replaced"], facts["model"])
 
 
 def _forget_models(root: Path, routine: Routine) -> None:

@@ -22,7 +22,7 @@ from kerncast.families.gemm_cpu import config_set, gemm_cpu
 from kerncast.learners.kinds import learner_class
 from kerncast.op import Family
 from kerncast.problems import parse_vary
-from kerncast.regenerating.routine import Import, Routine
+from kerncast.regenerating.routine import ImportSection, Routine
 from kerncast.registry import FAMILIES
 from kerncast.store.store import Store
 from kerncast.sweeping import Selection, SuiteSweep, Sweep, open_sweep, parse_selection
@@ -38,7 +38,7 @@ AnySweep = Sweep | SuiteSweep
 
 
 @dataclass(frozen=True)
-class Planned:
+class FamilyPlan:
     """What a regeneration would do for one family."""
 
     family: str
@@ -51,7 +51,7 @@ class Planned:
     """The model that the new one would be compared with."""
 
 
-def plan(routine: Routine, store: Store) -> list[Planned]:
+def plan(routine: Routine, store: Store) -> list[FamilyPlan]:
     """What a regeneration would do; nothing is written or measured."""
     by_family = check(routine)
     plans = []
@@ -59,14 +59,14 @@ def plan(routine: Routine, store: Store) -> list[Planned]:
         family, sweeps = FAMILIES.get(name), by_family.get(name)
         if routine.imported is not None or sweeps is None:
             device = None if routine.imported is None or not routine.imported.device else devices.get(routine.imported.device)
-            plans.append(Planned(name, None, None, 0.0, None if device is None else _old(routine, store, family, device)))
+            plans.append(FamilyPlan(name, None, None, 0.0, None if device is None else _old(routine, store, family, device)))
             continue
         benchmark = runner_of(routine, family).benchmark
         problems, vectors = sum(sweep.problem_count for sweep in sweeps), sum(sweep.count() for sweep in sweeps)
         policy = measuring_of(routine).policy(benchmark)
         per_vector = (policy.warmup_ns + 0.6 * policy.samples * policy.sample_ns) / 1e9  # as `collect --dry-run` has it
         seconds = None if benchmark else vectors * per_vector
-        plans.append(Planned(name, problems, vectors, seconds, _old(routine, store, family, sweeps[0].device)))
+        plans.append(FamilyPlan(name, problems, vectors, seconds, _old(routine, store, family, sweeps[0].device)))
     return plans
 
 
@@ -104,7 +104,7 @@ def check(routine: Routine, swept: Collection[str] = ()) -> dict[str, list[AnySw
     return by_family
 
 
-def _check_import(routine: Routine, wanted: Import) -> None:
+def _check_import(routine: Routine, wanted: ImportSection) -> None:
     """Refuse an import whose files are not named or not there."""
     get_importer(wanted.format)
     if wanted.device is not None:

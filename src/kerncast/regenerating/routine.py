@@ -45,7 +45,7 @@ NEEDS = {
 _MEASURES = ("name", "families", "flat", "sweep", "collect", "import")
 
 
-class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SweepSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to measure, in the words of `kerncast sweep`."""
 
     problems: Annotated[list[str], msgspec.Meta(min_length=1)]
@@ -62,7 +62,7 @@ class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: Natural = 0
 
 
-class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CollectSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to measure it, in the words of `kerncast collect`."""
 
     backend: str | None = None
@@ -79,7 +79,7 @@ class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The longest time for vectors that had too few quiet samples; as long as it takes, if it is left out."""
 
 
-class Import(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ImportSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Measurements that others made, in the words of `kerncast import`: read instead of swept and collected."""
 
     format: str
@@ -96,7 +96,7 @@ class Import(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [Path(name) for name in ([self.files] if isinstance(self.files, str) else self.files)]
 
 
-class Train(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TrainSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to learn from it, in the words of `kerncast train`."""
 
     model: str = "gbdt"
@@ -111,7 +111,7 @@ class Train(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rows to learn from; `suspect=false` leaves out those whose labels belong to other rows."""
 
 
-class Compare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CompareSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far the new model may fall behind the old one, in per cent, in the words of `kerncast compare`."""
 
     max_mean: Percent = 0.5
@@ -122,7 +122,7 @@ class Compare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Do not replace the model on AMBIGUOUS."""
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoreSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where it goes in the store."""
 
     name: str = DEFAULT
@@ -143,14 +143,14 @@ class Routine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"
     """What is done, in this order. Without `compare` and `replace` the store is left alone."""
     flat: bool = False
     """Put the files of the only family into the work directory itself, and name the dataset after the family."""
-    sweep: Sweep | None = None
-    imported: Import | None = None
+    sweep: SweepSection | None = None
+    imported: ImportSection | None = None
     """Instead of `sweep` and `collect`."""
     doc: str = ""
-    collect: Collect = Collect()
-    train: Train = Train()
-    compare: Compare = Compare()
-    store: Place = Place()
+    collect: CollectSection = CollectSection()
+    train: TrainSection = TrainSection()
+    compare: CompareSection = CompareSection()
+    store: StoreSection = StoreSection()
 
     @property
     def measures(self) -> str:

@@ -23,14 +23,14 @@ FORMAT = "kerncast-regeneration"
 VERSION = 1
 
 
-class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FinishedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A finished step and what it found."""
 
     at: str
     facts: dict[str, Any] = {}
 
 
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RoutineState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of `state.json`."""
 
     routine: str
@@ -44,12 +44,12 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     families: tuple[str, ...]
     steps: tuple[str, ...]
     """Of the routine, which may have others the next time."""
-    done: dict[str, dict[str, Done]] = {}
+    done: dict[str, dict[str, FinishedStep]] = {}
     """Family → step → its result."""
     format: str = FORMAT
     version: int = VERSION
 
-    def of(self, family: str) -> dict[str, Done]:
+    def of(self, family: str) -> dict[str, FinishedStep]:
         """The finished steps of a family."""
         return self.done.get(family, {})
 
@@ -58,12 +58,12 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether every step of every family is done."""
         return all(step in self.of(family) for family in self.families for step in self.steps)
 
-    def with_done(self, family: str, step: str, facts: dict[str, Any]) -> State:
+    def with_done(self, family: str, step: str, facts: dict[str, Any]) -> RoutineState:
         """The state with one more step done."""
-        steps = {**self.of(family), step: Done(now(), facts)}
+        steps = {**self.of(family), step: FinishedStep(now(), facts)}
         return msgspec.structs.replace(self, done={**self.done, family: steps})
 
-    def without(self, family: str, step: str) -> State:
+    def without(self, family: str, step: str) -> RoutineState:
         """Back to before a step: it and those after it are to be done again."""
         kept = STEPS[: STEPS.index(step)]
         steps = {name: done for name, done in self.of(family).items() if name in kept}
@@ -71,7 +71,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _FILE = Versioned(
-    FORMAT, VERSION, State, "the state of a regeneration that this kerncast can continue",
+    FORMAT, VERSION, RoutineState, "the state of a regeneration that this kerncast can continue",
     "remove the directory, or choose another `out`",
 )  # fmt: skip
 
@@ -95,15 +95,15 @@ def own_version() -> str:
     return f"{__version__} {said.stdout.strip()}"
 
 
-def new(routine: Routine) -> State:
+def new(routine: Routine) -> RoutineState:
     """A state with nothing done yet."""
     host = platform.node() or "unknown"
-    return State(
+    return RoutineState(
         routine.name, routine.measures, routine.learns, now(), host, own_version(), tuple(routine.families), routine.steps
     )
 
 
-def going_on(folder: Path, routine: Routine, again: bool = False) -> State | None:
+def going_on(folder: Path, routine: Routine, again: bool = False) -> RoutineState | None:
     """The run to continue, or None to begin one; a run with other measurements is refused.
 
     With `again`, a finished run is not continued.
@@ -118,7 +118,7 @@ def going_on(folder: Path, routine: Routine, again: bool = False) -> State | Non
     return found
 
 
-def read(folder: Path) -> State | None:
+def read(folder: Path) -> RoutineState | None:
     """The state of a work directory; None where there is none."""
     file = folder / FILE
     if not file.is_file():
@@ -129,7 +129,7 @@ def read(folder: Path) -> State | None:
     return _FILE.read(file)
 
 
-def write(folder: Path, state: State) -> None:
+def write(folder: Path, state: RoutineState) -> None:
     """Write the state, whole or not at all."""
     write_bytes(folder / FILE, _FILE.text(state))
 

@@ -42,7 +42,7 @@ FEWEST_GROUPS = 2
 
 
 @dataclass(frozen=True)
-class Place:
+class ModelPlace:
     """Where a model is, and where the one that replaces it goes: a new directory, the store, or its own directory."""
 
     model: Model
@@ -53,7 +53,7 @@ class Place:
     """That of the entry, from before the work."""
 
     @classmethod
-    def of(cls, model: Model | str | Path, store: Store, out: Path | None) -> Place:
+    def of(cls, model: Model | str | Path, store: Store, out: Path | None) -> ModelPlace:
         """A model, its directory, or its id in the store."""
         if out is not None:
             refuse_unwritable(out)
@@ -159,7 +159,7 @@ class Updated:
 class Update:
     """The steps of an update. A step that ends it says why in `updated`, and returns None."""
 
-    place: Place
+    place: ModelPlace
     datasets: Sequence[Dataset]
     folder: Path
     recipe: Recipe
@@ -266,7 +266,7 @@ def update(
     progress: Progress = QUIET,
 ) -> Updated:
     """Continue a model with the rows that it has not learned from, and replace it if the verdict is BETTER or SAME."""
-    place = Place.of(model, store, out)
+    place = ModelPlace.of(model, store, out)
     kind, family = place.model.manifest.kind, place.model.family.id
     if not type(place.model.learner).continues:
         raise InvalidValue(f"a {kind} model cannot be continued: train a new one with `kerncast train`")

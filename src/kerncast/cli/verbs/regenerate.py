@@ -18,8 +18,8 @@ from kerncast.errors import InvalidValue
 from kerncast.writing.shell import word
 
 if TYPE_CHECKING:
-    from kerncast.regenerating import Outcome, Routine
-    from kerncast.regenerating.planning import Planned
+    from kerncast.regenerating import FamilyOutcome, Routine
+    from kerncast.regenerating.planning import FamilyPlan
 
 # The routine that builds the models of the package.
 SHIPPED = "shipped"
@@ -159,7 +159,7 @@ def _counted(number: int | None) -> str:
     return "as in the files" if number is None else f"{number:,}"
 
 
-def _show_plan(planned: list[Planned], as_json: bool) -> None:
+def _show_plan(planned: list[FamilyPlan], as_json: bool) -> None:
     if as_json:
         print_json([asdict(item) for item in planned])
         return
@@ -172,7 +172,7 @@ def _show_plan(planned: list[Planned], as_json: bool) -> None:
     table(columns, lines, right=columns[1:4])
 
 
-def _show(routine: Routine, outcomes: list[Outcome], folder: Path, as_json: bool) -> None:
+def _show(routine: Routine, outcomes: list[FamilyOutcome], folder: Path, as_json: bool) -> None:
     from kerncast.store.store import DEFAULT
 
     if as_json:
