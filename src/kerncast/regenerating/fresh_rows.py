@@ -19,12 +19,13 @@ import polars as pl
 
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
-from kerncast.inductor.observed_rows import BACKEND
 from kerncast.models.coverage import CARRIED
 from kerncast.models.model import Model
 from kerncast.tables.measurements import CONDITIONS
 from kerncast.tables.table import NOT_TRIED
 
+# The backend of rows that torch.compile timed.
+LISTENED = "torch.compile"
 # Fewer rows of a condition than this do not tell by which factor its times differ.
 FEWEST_TO_SCALE = 10
 TIMES = ("time_ns", "time_ns_min", "time_ns_mean", "time_ns_std", "time_ns_mad")
@@ -113,7 +114,7 @@ def _own_conditions(model: Model, *, listened: bool = False) -> pl.Expr:
         name: pl.col(name).is_null() | pl.lit(not known.get(name)) | pl.col(name).is_in(list(known.get(name, ())))
         for name in HOW
     }
-    return alike["software"] & pl.col("backend").eq_missing(BACKEND) if listened else pl.all_horizontal(alike.values())
+    return alike["software"] & pl.col("backend").eq_missing(LISTENED) if listened else pl.all_horizontal(alike.values())
 
 
 def _scaled(model: Model, rows: pl.DataFrame, own: pl.Expr) -> tuple[pl.DataFrame, dict[str, float], int]:

@@ -20,7 +20,8 @@ import polars as pl
 from kerncast.collecting.run import Request, Stop, collect, never
 from kerncast.data.dataset import Dataset
 from kerncast.data.importers import Options, import_files
-from kerncast.errors import BadFile, CannotWrite
+from kerncast.errors import BadFile
+from kerncast.evaluating.compare import SAME
 from kerncast.files.atomic import write_bytes
 from kerncast.files.lock import one_writer
 from kerncast.files.versioned import json_text
@@ -32,7 +33,7 @@ from kerncast.regenerating import state as states
 from kerncast.regenerating.comparing import NOT_COMPARABLE, compare_fairly
 from kerncast.regenerating.routine import ImportSection, Routine
 from kerncast.registry import FAMILIES
-from kerncast.store.store import Changed, Entry, Store
+from kerncast.store.store import Changed, Store
 from kerncast.sweeping import Vectors, write_vectors
 from kerncast.training.train import train
 
@@ -82,25 +83,13 @@ class FamilyRun:
     @property
     def folder(self) -> Path:
         """Where the files of this family are."""
-        return folder_of(self.routine, self.root, self.family.id)
-
-    @property
-    def vectors(self) -> Path:
-        return self.folder / "vectors"
-
-    @property
-    def dataset(self) -> Path:
-        return self.folder / (self.family.id.replace("/", "_") if self.routine.flat else "dataset")
-
-    @property
-    def second_dataset(self) -> Path:
-        """Where the step `repeat` puts what it measures."""
-        return self.dataset.with_name(f"{self.dataset.name}-2")
+        return self.root if self.routine.flat else self.root / self.family.id.replace("/", "-")
 
     @property
     def datasets(self) -> list[Path]:
-        """All measurements to learn from."""
-        return [self.dataset, self.second_dataset] if "repeat" in self.routine.steps else [self.dataset]
+        """The measurements to learn from: those of `collect`, and those of `repeat`, if there is such a step."""
+        first = self.folder / (self.family.id.replace("/", "_") if self.routine.flat else "dataset")
+        return [first, first.with_name(f"{first.name}-2")] if "repeat" in self.routine.steps else [first]
 
     @property
     def model(self) -> Path:
@@ -122,11 +111,6 @@ class FamilyRun:
         states.write(self.root, self.state().with_done(self.family.id, step, facts))
 
 
-def folder_of(routine: Routine, root: Path, family: str) -> Path:
-    """Where the files of a family are in a work directory."""
-    return root if routine.flat else root / family.replace("/", "-")
-
-
 def _sweeps(run: FamilyRun) -> list[planning.AnySweep]:
     device = planning.device_of(planning.runner_of(run.routine, run.family))
     return planning.sweeps_of(run.routine, run.family, device)
@@ -137,9 +121,9 @@ def sweep(run: FamilyRun) -> Facts | None:
     if run.routine.imported is not None:
         return {"files": [str(path) for path in run.routine.imported.paths]}
     # Half a sweep is not worth continuing: a sweep takes seconds, and this machine's numbers may have changed.
-    shutil.rmtree(run.vectors, ignore_errors=True)
+    shutil.rmtree(run.folder / "vectors", ignore_errors=True)
     (whole,) = _sweeps(run)
-    written = write_vectors(whole, run.vectors, progress=run.progress)
+    written = write_vectors(whole, run.folder / "vectors", progress=run.progress)
     return {"problems": written.problems, "configs": written.configs, "vectors": written.vectors}
 
 
@@ -147,9 +131,9 @@ def measure(run: FamilyRun) -> Facts | None:
     """Measure the vectors that have no row yet, or read what others measured."""
     if run.routine.imported is not None:
         return _imported(run, run.routine.imported)
-    sources = [Vectors.open(run.vectors)] if "sweep" in run.routine.steps else _sweeps(run)
+    sources = [Vectors.open(run.folder / "vectors")] if "sweep" in run.routine.steps else _sweeps(run)
     blocks = (block for source in sources for block in source.iter_blocks())
-    return _collected(run, run.dataset, blocks, sum(source.count() for source in sources), 1.0)
+    return _collected(run, run.datasets[0], blocks, sum(source.count() for source in sources), 1.0)
 
 
 def repeat(run: FamilyRun) -> Facts | None:
@@ -161,7 +145,7 @@ def repeat(run: FamilyRun) -> Facts | None:
         for one in sweeps
         for block in one.iter_blocks()
     ]
-    return _collected(run, run.second_dataset, parts, sum(part.height for part in parts), share)
+    return _collected(run, run.datasets[1], parts, sum(part.height for part in parts), share)
 
 
 def _collected(run: FamilyRun, out: Path, blocks: Iterable[pl.DataFrame], total: int, share: float) -> Facts | None:
@@ -182,20 +166,21 @@ def _collected(run: FamilyRun, out: Path, blocks: Iterable[pl.DataFrame], total:
 
 def _imported(run: FamilyRun, wanted: ImportSection) -> Facts:
     """The rows of files, which are there whole or not at all."""
-    if not run.dataset.exists():
+    (dataset,) = run.datasets
+    if not dataset.exists():
         options = Options(wanted.device, wanted.software, values=wanted.settings)
-        import_files(wanted.format, wanted.paths, run.dataset, options, run.progress.say)
-    rows = Dataset.open(run.dataset).read(run.family, columns=["device", "status"])
+        import_files(wanted.format, wanted.paths, dataset, options, run.progress.say)
+    rows = Dataset.open(dataset).read(run.family, columns=["device", "status"])
     return {"device": sorted(rows["device"].unique()), "measured": rows.height,
             "statuses": dict(sorted(rows["status"].value_counts().iter_rows()))}  # fmt: skip
 
 
 def learn(run: FamilyRun) -> Facts | None:
     """Train and cross-validate."""
-    if not run.model.exists():
-        recipe, where = planning.training_of(run.routine), run.routine.train.where
-        train(run.datasets, run.model, recipe, family=run.family.id, where=where, progress=run.progress)
-    manifest = Model.load(run.model).manifest
+    # One that is there was trained with other settings, or in a run that was killed at its end.
+    shutil.rmtree(run.model, ignore_errors=True)
+    recipe, where = planning.training_of(run.routine), run.routine.train.where
+    manifest = train(run.datasets, run.model, recipe, family=run.family.id, where=where, progress=run.progress).manifest
     return {"software": list(manifest.software), "rows": manifest.data.rows, "checksum": manifest.checksum}
 
 
@@ -203,20 +188,19 @@ def judge(run: FamilyRun) -> Facts | None:
     """Compare the new model with the one that it would replace."""
     new, name = Model.load(run.model), run.routine.store.given_name
     facts: Facts = {"asked": _settings(run), "against": run.store.mark(new, name), "old": None}
-    there = _stored(run, new)
-    if there is not None:
-        return {**facts, "verdict": there.record.origin["verdict"], "reasons": ["an earlier run has put it into the store"]}
     try:
         entry = run.store.earlier(new, name)
         if entry is None:
             return {**facts, "verdict": NEW, "reasons": ["the store had no such model for this device"]}
         facts |= {"old": entry.id, "old_software": list(entry.software)}
         old = entry.load()
+        if old.manifest.checksum == new.manifest.checksum:  # an earlier run was killed right after adding it
+            return {**facts, "verdict": SAME, "reasons": ["the store has this very model"]}
     except BadFile as error:
         return {**facts, "verdict": UNREADABLE, "reasons": [str(error)]}
     judged, where = run.folder / "judged", run.routine.train.where
     shutil.rmtree(judged, ignore_errors=True)
-    verdict = compare_fairly(old, new, run.dataset, judged, planning.limits_of(run.routine), where)
+    verdict = compare_fairly(old, new, run.datasets[0], judged, planning.limits_of(run.routine), where)
     if verdict is None:
         why = "there is no problem on which both models can be judged without having seen it"
         return {**facts, "verdict": NOT_COMPARABLE, "reasons": [why]}
@@ -226,7 +210,7 @@ def judge(run: FamilyRun) -> Facts | None:
 
 def replace(run: FamilyRun) -> Facts | None:
     """Put the new model into the store, over nothing but the model that it was compared with."""
-    new, name, state = Model.load(run.model), run.routine.store.given_name, run.state()
+    name, state = run.routine.store.given_name, run.state()
     while True:
         compared = run.facts("compare")
         refused = {"WORSE", NOT_COMPARABLE} | ({"AMBIGUOUS"} if run.routine.compare.strict else set())
@@ -237,9 +221,7 @@ def replace(run: FamilyRun) -> Facts | None:
             "kerncast": state.kerncast, "verdict": compared["verdict"],
         }  # fmt: skip
         try:
-            entry = _stored(run, new) or run.store.add(
-                run.model, name=name, replace=True, origin=origin, over=compared["against"]
-            )
+            entry = run.store.add(run.model, name=name, replace=True, origin=origin, over=compared["against"])
             return {"replaced": True, "model": entry.id}
         except Changed:
             # Another process added a model meanwhile, and this one was not compared with it.
@@ -250,17 +232,6 @@ def _settings(run: FamilyRun) -> Facts:
     """What decides a comparison, besides the models."""
     compare = msgspec.structs.asdict(run.routine.compare)
     return {"store": str(run.store.path.resolve()), "name": run.routine.store.name, **compare}
-
-
-def _stored(run: FamilyRun, new: Model) -> Entry | None:
-    """The new model in the store, if this run has put it there and was killed right after."""
-    try:
-        entry = run.store.at(new, run.routine.store.given_name)
-    except BadFile:
-        return None
-    if entry is None or entry.record.checksum != new.manifest.checksum:
-        return None
-    return entry if entry.record.origin.get("regenerated") == run.state().begun else None
 
 
 STEPS: Mapping[str, Callable[[FamilyRun], Facts | None]] = {
@@ -305,9 +276,10 @@ def regenerate(
     with one_writer(folder, states.LOCK, "choose another `out`"):
         # Another run may have got further before it released the lock.
         state = states.going_on(folder, routine) or states.new(routine)
-        states.write(folder, msgspec.structs.replace(state, steps=routine.steps))
-        if state.learns != routine.learns:
-            _forget_models(folder, routine)
+        if state.learns != routine.learns:  # the measurements are kept
+            for family in state.families:
+                state = state.without(family, "train")
+        states.write(folder, msgspec.structs.replace(state, steps=routine.steps, learns=routine.learns))
         outcomes: list[FamilyOutcome] = []
         for family in routine.families:
             outcomes.append(_outcome(FamilyRun(routine, store, folder, FAMILIES.get(family), progress, listening)))
@@ -331,23 +303,3 @@ def _outcome(run: FamilyRun) -> FamilyOutcome:
     for step in ("compare", "replace"):
         facts |= run.facts(step) if step in own else {}
     return FamilyOutcome(run.family.id, facts["verdict"], facts["reasons"], facts["replaced"], facts["model"])
-
-
-def _forget_models(root: Path, routine: Routine) -> None:
-    """Keep the measurements, and remove the models that were trained with other settings."""
-    state = states.going_on(root, routine)
-    assert state is not None
-    for family in state.families:
-        state = state.without(family, "train")
-    # If killed in between, a model that is still there belongs to no routine.
-    states.write(root, msgspec.structs.replace(state, learns=""))
-    for family in state.families:
-        model = folder_of(routine, root, family) / "model"
-        try:
-            if model.exists():
-                shutil.rmtree(model)
-        except OSError as error:
-            raise CannotWrite(
-                f"could not remove {model}: {error.strerror}; remove it and run the same command again"
-            ) from error
-    states.write(root, msgspec.structs.replace(state, learns=routine.learns))

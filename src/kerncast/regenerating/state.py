@@ -37,7 +37,7 @@ class RoutineState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measures: str
     """Of the routine: other measurements need another directory."""
     learns: str
-    """Of the routine that trained the models; empty while models of another routine are being removed."""
+    """Of the routine: other models are trained on the same measurements."""
     begun: str
     host: str
     kerncast: str
