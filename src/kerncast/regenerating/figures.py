@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def report(run: FamilyRun) -> Facts | None:
     """Evaluate the recipe on problems that it has not seen, write the report, and sum up what the steps found out."""
-    evaluation = evaluate(run.model, run.datasets, split="problem")
+    evaluation = evaluate(run.model, run.datasets, split="problem", progress=run.progress)
     write_report(evaluation, Model.load(run.model), run.folder / "report.html")
     best, shares = _best_fixed(run.family, evaluation.rows)
     shapes = _shapes(run.family, evaluation, shares, run.facts("race") if "race" in run.routine.steps else {})
