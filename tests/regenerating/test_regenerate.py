@@ -138,6 +138,33 @@ def test_the_same_again_is_the_same_and_a_finished_run_is_kept(routine, tmp_path
     assert (comparison["n_problems"], comparison["problems_seen_in_training"]) == (24, 0)
 
 
+def test_a_routine_without_replace_leaves_the_store_alone(routine, tmp_path, run):
+    """It measures, some problems twice, trains on both and reports; the exit code is 0."""
+    steps = 'steps=["collect", "repeat", "train", "report"]'
+    words = (
+        "regenerate",
+        routine,
+        "--store",
+        tmp_path / "store",
+        "--out",
+        tmp_path / "work",
+        "--set",
+        steps,
+        "--set",
+        "flat=true",
+    )
+    code, out, _ = run(*words, "--set", "collect.repeat=6", "--set", "sweep.draw=even", "--json")
+    (family,) = json.loads(out)["families"]
+    assert (code, family["verdict"], family["replaced"]) == (0, "TRAINED", False)
+    assert not (tmp_path / "store").exists()
+    twice = Dataset.open(tmp_path / "work" / "gemm_triton-2").read()
+    assert (twice.height, twice.select("problem.M", "problem.N", "problem.K").n_unique()) == (6 * 16, 6)
+    state = states.read(tmp_path / "work")
+    assert (state.finished, list(state.of("gemm/triton"))) == (True, ["collect", "repeat", "train", "report"])
+    assert state.of("gemm/triton")["report"].facts["totals"]["problems_measured_twice"] == 6
+    assert (tmp_path / "work" / "report.html").is_file()
+
+
 def test_a_worse_model_stays_out_of_the_store(routine, tmp_path, run):
     """Exit code 1, the store as it was, and the way to overrule it."""
     store = tmp_path / "store"
@@ -294,6 +321,18 @@ def test_predictions_are_out_of_fold_where_the_problem_was_seen(tmp_path):
         (("folds = 2", "seed = 9_999_999_999"), BadFile, "'train.seed' must be"),
         (("threads = 1", "threads = 1_000_000"), BadFile, "'train.threads' must be"),
         (("folds = 2", "folds = 25"), InvalidValue, r"make 24 groups \(M, N, K, batch\).*`set` train.folds=24"),
+        (
+            ("[sweep]", 'steps = ["train", "collect"]\n[sweep]'),
+            BadFile,
+            "steps are some of .* in this order",
+        ),
+        (("[sweep]", 'steps = ["collect", "replace"]\n[sweep]'), BadFile, "the step replace needs the step compare"),
+        (("[sweep]", 'steps = ["collect", "race"]\n[sweep]'), BadFile, "the step race is for gemm/cpu alone"),
+        (
+            ('configs = "sample:16"', 'configs = "promising:4"'),
+            InvalidValue,
+            "got 'promising:4' for gemm/triton",
+        ),
         (("[train]", '[store]\nname = "a/b"\n[train]'), BadFile, "store.name: a model's name is letters"),
         (("[train]", f'[store]\nname = "{"a" * 300}"\n[train]'), BadFile, "store.name: a model's name has at most 100"),
     ],

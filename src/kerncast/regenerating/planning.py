@@ -56,11 +56,12 @@ def plan(routine: Routine, store: Store) -> list[FamilyPlan]:
     by_family = check(routine)
     plans = []
     for name in routine.families:
-        family, sweeps = FAMILIES.get(name), by_family.get(name)
-        if routine.imported is not None or sweeps is None:
-            device = None if routine.imported is None or not routine.imported.device else devices.get(routine.imported.device)
+        family = FAMILIES.get(name)
+        if routine.imported is not None:
+            device = devices.get(routine.imported.device) if routine.imported.device is not None else None
             plans.append(FamilyPlan(name, None, None, 0.0, None if device is None else _old(routine, store, family, device)))
             continue
+        sweeps = by_family[name]
         benchmark = runner_of(routine, family).benchmark
         problems, vectors = sum(sweep.problem_count for sweep in sweeps), sum(sweep.count() for sweep in sweeps)
         policy = measuring_of(routine).policy(benchmark)
@@ -98,6 +99,8 @@ def check(routine: Routine, swept: Collection[str] = ()) -> dict[str, list[AnySw
         runs = None if routine.imported is not None else runner_of(routine, family)
         if recipe.target is not None:
             _check_target(recipe.target, family)
+        if "report" in routine.steps and not family.config.parameters:
+            raise InvalidValue(f"the step report judges choices, and {family.id} has one config: leave the step out")
         if runs is not None and name not in swept:
             by_family[name] = sweeps_of(routine, family, device_of(runs))
             _check_sweeps(routine, by_family[name])

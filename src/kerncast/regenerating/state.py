@@ -87,12 +87,12 @@ def own_version() -> str:
     if not (checkout / ".git").exists():
         return __version__
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return __version__
-    return f"{__version__} {said.stdout.strip()}"
+    return f"{__version__} {answer.stdout.strip()}"
 
 
 def new(routine: Routine) -> RoutineState:
@@ -108,14 +108,14 @@ def going_on(folder: Path, routine: Routine, again: bool = False) -> RoutineStat
 
     With `again`, a finished run is not continued.
     """
-    found = read(folder)
-    if found is None or (again and found.finished):
+    state = read(folder)
+    if state is None or (again and state.finished):
         return None
-    if found.measures != routine.measures:
+    if state.measures != routine.measures:
         raise InvalidValue(
-            f"{folder} was begun with another routine ({found.routine}, {found.begun}): continue it, or choose another `out`"
+            f"{folder} was begun with another routine ({state.routine}, {state.begun}): continue it, or choose another `out`"
         )
-    return found
+    return state
 
 
 def read(folder: Path) -> RoutineState | None:
@@ -140,9 +140,4 @@ def set_aside(folder: Path) -> None:
     if state is None or not state.finished:
         return
     stamp = state.begun.replace(":", "").replace("-", "")
-    target = folder.with_name(f"{folder.name}.{stamp}")
-    number = 1
-    while target.exists():
-        number += 1
-        target = folder.with_name(f"{folder.name}.{stamp}-{number}")
-    os.rename(folder, target)
+    os.rename(folder, folder.with_name(f"{folder.name}.{stamp}"))
