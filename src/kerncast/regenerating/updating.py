@@ -24,7 +24,7 @@ from kerncast.models.manifest import MANIFEST, manifest_alone
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.regenerating.comparing import NOT_COMPARABLE, compare_fairly
-from kerncast.regenerating.fresh_rows import HOW, fresh_rows, kept_rows
+from kerncast.regenerating.fresh_rows import HOW, Fresh, fresh_rows, kept_rows
 from kerncast.regenerating.loop import Facts, walk
 from kerncast.store.entry import PREVIOUS
 from kerncast.store.store import ENTRY, Changed, Entry, Store
@@ -167,10 +167,18 @@ class Update:
     pool: bool
     progress: Progress
     updated: Updated
+    # What a step leaves for those after it.
+    fresh: Fresh = field(init=False)
+    old: pl.DataFrame | None = field(init=False)
+    new: Model = field(init=False)
+
+    @property
+    def base(self) -> Model:
+        """The model that is continued."""
+        return self.place.model
 
     def collect(self) -> Facts | None:
         """Look for rows that the model has not learned from."""
-        self.base = self.place.model
         self.fresh = fresh = fresh_rows(self.base, self.datasets, self.pool)
         facts: Facts = {"rows": fresh.rows.height, "problems": fresh.problems}
         self.updated = replace(self.updated, **facts, left_out=fresh.left_out, factors=fresh.factors)
@@ -272,9 +280,9 @@ def update(
         raise InvalidValue(f"a {kind} model cannot be continued: train a new one with `kerncast train`")
     recipe, limits = Recipe(kind, seed=seed, threads=threads), limits or Limits()
     with scratch_folder(None if dry_run else place.beside) as folder:
-        work = Update(place, datasets, folder, recipe, limits, pool, progress, Updated(place.name))
-        steps = {name: getattr(work, name) for name in ("collect", "train", "compare", "replace")[: 1 if dry_run else None]}
+        run = Update(place, datasets, folder, recipe, limits, pool, progress, Updated(place.name))
+        steps = {name: getattr(run, name) for name in ("collect", "train", "compare", "replace")[: 1 if dry_run else None]}
         ended = walk(steps, family, progress)
         if dry_run and ended is None:
-            return replace(work.updated, verdict=PLANNED, reasons=("nothing was trained or written",))
-        return work.updated
+            return replace(run.updated, verdict=PLANNED, reasons=("nothing was trained or written",))
+        return run.updated
