@@ -13,13 +13,12 @@ from typing import Any
 
 import polars as pl
 
-from kerncast.data import Dataset, schema
+from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.evaluating import Limits, Verdict, compare
 from kerncast.evaluating.compare import AMBIGUOUS, BETTER, SAME, WORSE
 from kerncast.files.atomic import refuse_unwritable, replace_directory, scratch_folder
 from kerncast.models import software as softwares
-from kerncast.models.coverage import CARRIED
 from kerncast.models.manifest import MANIFEST, manifest_alone
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
@@ -208,8 +207,8 @@ class Update:
 
     def compare(self) -> Facts | None:
         """Compare the new model with the old one, on new problems that neither has seen and on the old data."""
-        judged = _held_out_of(self.new, self.folder / "new", self.folder / "held_out")
-        on_new = None if judged is None else compare_fairly(self.base, self.new, judged, self.folder / "judged", self.limits)
+        data, judged = self.folder / "new", self.folder / "judged"
+        on_new = compare_fairly(self.base, self.new, data, judged, self.limits, carried=False)
         if on_new is None:
             why = "no held-out problem of the new data has several configs and is unseen by both models"
             return self._ended(NOT_COMPARABLE, why)
@@ -230,19 +229,6 @@ class Update:
     def _ended(self, verdict: str, reason: str) -> Facts | None:
         self.updated = replace(self.updated, verdict=verdict, reasons=(reason,))
         return None
-
-
-def _held_out_of(new: Model, data: Path, out: Path) -> Path | None:
-    """A dataset of the rows that the new model was judged by in training."""
-    assert new.out_of_fold is not None
-    columns = list(schema.parameter_columns(new.family))
-    judged = new.out_of_fold.filter(pl.col("fold") != CARRIED).select(columns)
-    opened = Dataset.open(data)
-    rows = opened.read(new.family).join(judged, on=columns, how="semi", nulls_equal=True, maintain_order="left")
-    if rows.is_empty():
-        return None
-    Dataset.build(out, lambda draft: draft.append(new.family, rows, machines=opened.contents.devices))
-    return out
 
 
 def _decided(updated: Updated, on_new: Verdict, on_old: Verdict | None, limits: Limits) -> Updated:
