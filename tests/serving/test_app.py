@@ -205,6 +205,9 @@ def test_what_python_or_a_large_model_answers_never_runs_in_the_event_loop(store
     (address,) = answers._models
     assert answers._is_quick(address, data)
     assert not answers._is_quick(address, json.dumps({**EXP, "tier": "full"}).encode())
+    monkeypatch.setattr(answers._at_once, "answer", lambda data: pytest.fail("in the event loop"))
+    (long,) = asked(app, query(data + b" " * 5000))
+    assert long.json()["status"] == "ok"
     monkeypatch.setattr("kerncast.serving.sources.MOST_QUICK", 0)
     assert not answers._is_quick(address, data)
     monkeypatch.undo()

@@ -81,8 +81,8 @@ class Access:
 
     def _check_host(self, host: str) -> None:
         """A page of another site can make a browser ask a name that leads here: such a request has that name."""
-        found = _HOST.fullmatch(host)
-        name = "" if found is None else (found[1] or found[2]).lower().rstrip(".")
+        match = _HOST.fullmatch(host)
+        name = "" if match is None else (match[1] or match[2]).lower().rstrip(".")
         if self._names is not None and name not in self._names:
             raise RequestRefused(
                 421, "unknown_host",

@@ -26,7 +26,9 @@ from kerncast.serving.sources import Sources
 
 # Addresses whose model is remembered.
 MOST_ADDRESSES = 4096
-# Questions whose replies are kept, and how long both may be: services ask about the same shapes again.
+# What is longer takes more than microseconds to read, and a thread does that.
+LONGEST_QUESTION = 4096
+# Questions whose replies are kept, and how long these may be: services ask about the same shapes again.
 MOST_KEPT, LONGEST_KEPT = 4096, 4096
 # Members of a reply that may quote an error, which may name a path.
 TEXTS = (b'"message":', b'"note":', b'"warning":')
@@ -65,15 +67,16 @@ class QueryAnswers:
         """The reply to a question or to a list of questions."""
         if data.lstrip()[:1] == b"[":
             return await self._jobs.run(self._list(data).__next__, has_left)
-        address: Address = _decoded(_ONE, data)
-        if self._is_quick(address, data):
+        if len(data) > LONGEST_QUESTION:
+            return await self._jobs.run(lambda: self._long(data), has_left)
+        if self._is_quick(_decoded(_ONE, data), data):
             return self._at_once.answer(data)
         kept = self._kept  # when a model answers otherwise, there are new ones
         if data in kept:
             kept.move_to_end(data)
             return kept[data]
         reply = await self._jobs.run(lambda: self._reply(data), has_left)
-        if len(data) + len(reply) <= LONGEST_KEPT and b'"status":"ok"' in reply:
+        if len(reply) <= LONGEST_KEPT and b'"status":"ok"' in reply:
             kept[data] = reply
             if len(kept) > MOST_KEPT:
                 kept.popitem(last=False)
@@ -83,6 +86,11 @@ class QueryAnswers:
         """Whether compiled code answers a question in microseconds; one that names its tier may ask about every config."""
         model = self._models.get(address)
         return model is not None and b'"tier"' not in data and self._sources.is_quick(model.path, model.device)
+
+    def _long(self, data: bytes) -> bytes:
+        """The reply to a long question."""
+        _decoded(_ONE, data)
+        return self._reply(data)
 
     def _reply(self, data: bytes, start: int = 0) -> bytes:
         """What a thread replies to a part of a request, which begins at `start`."""

@@ -123,13 +123,13 @@ def _add(lines: list[str], name: str, kind: str, about: str, values: dict[Labels
 def _process(lines: list[str], began: float) -> None:
     """Under the names that Prometheus' own clients give them."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    found: list[tuple[str, str, float]] = [
+    numbers: list[tuple[str, str, float]] = [
         ("process_cpu_seconds_total", "counter", round(used.ru_utime + used.ru_stime, 3)),
         ("process_start_time_seconds", "gauge", round(began, 3)),
     ]
     if (memory := resident_bytes()) is not None:
-        found.append(("process_resident_memory_bytes", "gauge", memory))
-    for name, kind, value in found:
+        numbers.append(("process_resident_memory_bytes", "gauge", memory))
+    for name, kind, value in numbers:
         lines += [f"# TYPE {name} {kind}", f"{name} {value}"]
 
 

@@ -83,20 +83,22 @@ class Names:
     """
 
     def __init__(self, sources: Sources) -> None:
-        self._sources, self._version = sources, -1
-        self._read()
+        self._sources = sources
+        self._known = self._read()
 
-    def _read(self) -> None:
-        """The names by path; the longest path is looked for first, for a folder is the beginning of others."""
-        names: dict[str, str] = {}
-        self._version = self._sources.version  # before the models: they may change meanwhile
+    def _read(self) -> tuple[int, dict[str, str], re.Pattern[str]]:
+        """The version of the sources, the names by path, and what finds these paths in a text: threads read all three at once.
+
+        The longest path is looked for first, for a folder is the beginning of others.
+        """
+        version, names = self._sources.version, dict[str, str]()  # the version first: the models may change meanwhile
         for place, name in self._places():
             for path in (str(place), str(place.absolute()), str(place.resolve())):
                 if "/" in path and path.strip("/"):  # a word may mean something else, the root is a part of every path
                     # "the store PATH" becomes "the store" too, not "the store the store".
                     names |= {said: name for said in (path, f"{name} {path}") if said not in names}
-        self._names = names
-        self._paths = re.compile(f"(?<![\\w.-])(?:{'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})(?![\\w.-])")
+        paths = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+        return version, names, re.compile(f"(?<![\\w.-])(?:{paths})(?![\\w.-])")
 
     def _places(self) -> Iterator[tuple[Path, str]]:
         for item in self._sources.models():
@@ -116,9 +118,10 @@ class Names:
         """A sentence with names in the place of paths."""
         if "/" not in text:
             return text
-        if self._version != self._sources.version:
-            self._read()
-        return self._paths.sub(lambda found: self._names[found[0]], text)
+        if self._known[0] != self._sources.version:
+            self._known = self._read()
+        _, names, paths = self._known
+        return paths.sub(lambda match: names[match[0]], text)
 
     def in_value(self, value: Any) -> Any:
         """A JSON value with names in the place of paths in its texts."""

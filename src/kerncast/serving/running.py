@@ -15,8 +15,8 @@ from kerncast.api.printing import echo
 from kerncast.errors import InvalidValue
 from kerncast.serving.settings import Settings
 
-# How long requests that are under way may take to finish. What is being built may take a second more.
-GRACE_SECONDS = 5
+# How long requests that are under way may take to finish. The end of a busy process takes some seconds more.
+GRACE_SECONDS = 4
 LOOK_SECONDS = 0.05
 BACKLOG = 2048
 # Idle connections are closed after this; a client that asks again opens a new one.
