@@ -19,7 +19,9 @@ from kerncast.serving import background
 from kerncast.serving.access import Access, ClientRates
 from kerncast.serving.answers import QueryAnswers
 from kerncast.serving.app import create_app
+from kerncast.serving.choosing import choose
 from kerncast.serving.replies import RequestRefused
+from kerncast.serving.schema import SelectRequest
 from kerncast.serving.settings import Settings, read_token
 from kerncast.serving.sources import Sources
 
@@ -644,3 +646,19 @@ def test_a_body_that_is_nested_too_deeply_is_no_fault_of_the_server(app, body):
     headers = {"content-type": "application/json"}
     replies = asked(app, *(("POST", path, {"content": body, "headers": headers}) for path in ("/v1/select", "/v1/estimate")))
     assert [reply.status_code for reply in replies] == [400, 400]
+
+
+def test_a_list_of_choices_goes_on_with_what_was_built_meanwhile_and_does_not_mind_a_model_that_is_removed(store, monkeypatch):
+    """Between two pieces the selector is built and the model goes away: the rest is answered by what was built."""
+    monkeypatch.setattr("kerncast.serving.choosing.piece_after", lambda size, seconds: 1)
+    monkeypatch.setattr("kerncast.serving.choosing.FIRST_PIECE", 1)
+    sources = Sources.open(store)
+    (served,) = sources.models()
+    problem = {"func": "exp", "dim2": 320, "dim3": 640, "dtype": "bf16", "buffer": "dram"}
+    steps = choose(sources, SelectRequest([problem] * 3, model=served.id), Settings())
+    assert next(steps) is None
+    sources.builder.wait(served.entry.path)
+    store.remove(served.id)
+    assert sources.refresh()
+    (answers,) = (step for step in steps if step is not None)
+    assert [answer["time_ns"] for answer in answers] == [answers[0]["time_ns"]] * 3

@@ -15,7 +15,7 @@ from kerncast.selecting.selector import Selector
 from kerncast.serving.background import FIRST_PIECE, PIECE_SECONDS, piece_after
 from kerncast.serving.schema import Problem, SelectRequest, whole
 from kerncast.serving.settings import Settings
-from kerncast.serving.sources import ServedModel, Sources, check_device
+from kerncast.serving.sources import InterimSelector, ServedModel, Sources, check_device
 from kerncast.store.sources import only_lookup
 from kerncast.store.store import Entry, canonical
 
@@ -47,10 +47,12 @@ def choose(sources: Sources, asked: SelectRequest, settings: Settings) -> Iterat
         if time.perf_counter() - began > PIECE_SECONDS:
             yield None
             began = time.perf_counter()
-    for selector, places in parts.values():
-        done, size = 0, FIRST_PIECE
+    for first, places in parts.values():
+        selector, done, size = first, 0, FIRST_PIECE
         while done < len(places):
             piece, began = places[done : done + size], time.perf_counter()
+            if isinstance(selector, InterimSelector) and selector.built is not None:
+                selector = selector.built
             for place, answer in zip(piece, _answers(selector, asked, [checked[at] for at in piece]), strict=True):
                 answers[place] = answer
             done, size = done + size, piece_after(size, time.perf_counter() - began)

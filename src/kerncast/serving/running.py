@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import socket
@@ -17,7 +16,6 @@ from kerncast.serving.settings import Settings
 
 # How long requests that are under way may take to finish. The end of a busy process takes some seconds more.
 GRACE_SECONDS = 4
-LOOK_SECONDS = 0.05
 BACKLOG = 2048
 # Idle connections are closed after this; a client that asks again opens a new one.
 KEEP_ALIVE_SECONDS = 75
@@ -73,16 +71,10 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         self._started()
-        watching = asyncio.create_task(self._watch())
-        try:
-            await super().main_loop()
-        finally:
-            watching.cancel()
+        await super().main_loop()
 
-    async def _watch(self) -> None:
-        while self._stop is None or not self._stop():
-            await asyncio.sleep(LOOK_SECONDS)
-        self.should_exit = True
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or (self._stop is not None and self._stop())
 
 
 def run(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,11 +22,9 @@ from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.data.dataset import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound, quoted
 from kerncast.models import trust
-from kerncast.models.answer import Answer
 from kerncast.models.manifest import MANIFEST as MODEL
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING, Tier
-from kerncast.op import Problem
 from kerncast.progress import QUIET, Progress
 from kerncast.querying.finding import Address, Find, Found, Several, among, asking_for, in_store
 from kerncast.querying.predicting import Ask
@@ -89,7 +87,7 @@ class InterimSelector(Selector):
         super().__init__(model, tiers=plain_tiers(model), tier=Tier.FULL, compile=False)
         self.note = note
         self.built: Selector | None = None
-        """Answers the rest of a long list as soon as it is there."""
+        """Answers the rest of a long list."""
 
     def give_up(self, note: str) -> None:
         """Building failed: answers say so from now on."""
@@ -103,12 +101,6 @@ class InterimSelector(Selector):
     @property
     def answering(self) -> tuple[Tier, ...]:
         return CHOOSING
-
-    def _ask(self, problem: Problem, tier: Tier) -> Answer:
-        return super()._ask(problem, tier) if self.built is None else self.built.select(problem)
-
-    def rank(self, problem: Problem | Mapping[str, Any], k: int = 10, tier: Tier | str | None = None) -> list[Answer]:
-        return super().rank(problem, k, tier) if self.built is None else self.built.rank(problem, k, tier)
 
 
 class Sources:
@@ -207,23 +199,23 @@ class Sources:
         builds = quick and not model.slim and bool(model.family.config.parameters)
         if not builds and (not self.compile or find_compiler() is None or trust.refusal(model) is not None):
             return self._selector(model, quick, QUIET)  # at once: there is nothing to wait for
-        meanwhile = InterimSelector(model, BUILDING if builds else "")
+        interim = InterimSelector(model, BUILDING if builds else "")
 
         def make(progress: Progress) -> bool:
             try:
-                meanwhile.built = self._selector(model, quick, progress)
+                interim.built = self._selector(model, quick, progress)
             except Exception:
-                meanwhile.give_up(FAILED if builds else "")
+                interim.give_up(FAILED if builds else "")
                 raise
             with self._refreshing:  # the files may have changed meanwhile, and this model may not
                 for each in (contents, self._contents):
-                    if each.selectors.get(key) is meanwhile:
-                        each.selectors[key] = meanwhile.built
+                    if each.selectors.get(key) is interim:
+                        each.selectors[key] = interim.built
             return True
 
         name = next((item.id for item in contents.models.values() if item.entry.path == path), path.name)
         self.builder.put(path, name if device is None else f"{name} on {device}", make)
-        return meanwhile
+        return interim
 
     def _selector(self, model: Model, quick: bool, progress: Progress) -> Selector:
         if quick:
