@@ -589,7 +589,12 @@ def test_no_reply_names_a_folder_of_this_machine(store, tmp_path, monkeypatch):
         ("GET", "/explore/model", {"params": {"id": entry.id}}),
     )
     assert found[0].json()["status"] == "corrupt"
-    for reply in (*replies, *found):
+    problem = {"model": entry.id, "problem": {**select["problem"], "func": "nothing"}}
+    explored = asked(
+        app, post("/explore/devices", select), post("/explore/why", {**select, "config": {}}), post("/explore/near", problem)
+    )
+    assert [reply.status_code for reply in explored] == [200, 200, 422]
+    for reply in (*replies, *found, *explored):
         assert str(tmp_path) not in reply.text
 
 
@@ -652,6 +657,7 @@ def test_a_list_of_choices_goes_on_with_what_was_built_meanwhile_and_does_not_mi
     """Between two pieces the selector is built and the model goes away: the rest is answered by what was built."""
     monkeypatch.setattr("kerncast.serving.choosing.piece_after", lambda size, seconds: 1)
     monkeypatch.setattr("kerncast.serving.choosing.FIRST_PIECE", 1)
+    monkeypatch.setattr("kerncast.serving.choosing.PIECE_SECONDS", float("inf"))  # all problems are checked in one step
     sources = Sources.open(store)
     (served,) = sources.models()
     problem = {"func": "exp", "dim2": 320, "dim3": 640, "dtype": "bf16", "buffer": "dram"}

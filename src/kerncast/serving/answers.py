@@ -101,7 +101,7 @@ class QueryAnswers:
             self._free.put(query)
         if not any(name in reply for name in TEXTS):
             return reply
-        return msgspec.json.encode(_moved(self._names.in_value(msgspec.json.decode(reply)), start))
+        return self._names.encoded(_moved(msgspec.json.decode(reply), start))
 
     def _list(self, data: bytes) -> Iterator[bytes | None]:
         """The reply to a list, after as many steps as there are pieces: each is answered while others wait for their turn."""

@@ -7,7 +7,6 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterator
 from functools import cached_property
-from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -49,7 +48,7 @@ def create_app(sources: Sources, settings: Settings | None = None) -> Starlette:
             service.close()
 
     app = Starlette(
-        routes=[*service.routes, *explorer_routes(sources, Jobs(service.metrics))],
+        routes=[*service.routes, *explorer_routes(sources, Jobs(service.metrics), service.names)],
         middleware=[Middleware(Counting, metrics=service.metrics), Middleware(Access, settings=service.settings)],
         exception_handlers=dict.fromkeys(
             (HTTPException, ClientDisconnect, RequestRefused, KerncastError, Exception), service.refuse
@@ -119,7 +118,7 @@ class Service:
                 f"{count:,}: send several requests",
             )  # fmt: skip
         for answers in choose(self.sources, asked, self.settings):
-            yield None if answers is None else self._encoded(answers)
+            yield None if answers is None else self.names.encoded(answers)
 
     async def estimate(self, request: Request) -> Response:
         """`POST /v1/estimate`."""
@@ -135,10 +134,7 @@ class Service:
             raise InvalidValue(str(error)) from error
         given = msgspec.structs.asdict(asked)
         given["software"] = asked.software or self.settings.software
-        return self._encoded(estimate(**given, store=self.sources.store_or_none, progress=False).as_json())
-
-    def _encoded(self, value: Any) -> bytes:
-        return msgspec.json.encode(self.names.in_value(value))
+        return self.names.encoded(estimate(**given, store=self.sources.store_or_none, progress=False).as_json())
 
     async def list_models(self, request: Request) -> Response:
         """`GET /v1/models`."""

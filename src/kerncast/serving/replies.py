@@ -123,10 +123,13 @@ class Names:
         _, names, paths = self._known
         return paths.sub(lambda match: names[match[0]], text)
 
-    def in_value(self, value: Any) -> Any:
-        """A JSON value with names in the place of paths in its texts."""
+    def encoded(self, value: Any) -> bytes:
+        """A value as JSON, with names in the place of paths in its texts."""
+        return msgspec.json.encode(self._in_value(value))
+
+    def _in_value(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.in_text(value)
         if isinstance(value, dict):
-            return {key: self.in_value(item) for key, item in value.items()}
-        return [self.in_value(item) for item in value] if isinstance(value, list | tuple) else value
+            return {key: self._in_value(item) for key, item in value.items()}
+        return [self._in_value(item) for item in value] if isinstance(value, list | tuple) else value

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kerncast.errors import InvalidValue, KerncastError, NotFound
+from kerncast.errors import InvalidValue, NotFound
 from kerncast.limits import limit_program
 from kerncast.models.answer import Answer
 from kerncast.models.model import Model
@@ -71,7 +71,7 @@ def why(model: Model, problem: Mapping[str, Any], config: Mapping[str, Any] | No
     try:
         found = reasons(asked.model, asked.vectors([whole], [chosen]), asked.device)
     except NotExplained as error:
-        return {"available": False, "reason": said(error, model)}
+        return {"available": False, "reason": str(error)}
     # A label is a number to the model, and says nothing to a reader.
     labels = {name: value for name, value in {**whole.as_dict(), **chosen.as_dict()}.items() if isinstance(value, str)}
     listed, others = found.contributions[:LISTED], found.contributions[LISTED:]
@@ -118,10 +118,5 @@ def compared_devices(models: Iterable[tuple[str, Model]], problem: Mapping[str, 
             facts = {"device": shown, "title": predictor.device.title, "model": name, **answer_facts(answer)}
             found.append(facts | {"floor_ns": None if limit is None else limit["floor_ns"]})
         except (InvalidValue, NotFound) as error:
-            found.append({"device": shown, "title": shown, "model": name, "status": "bad_input", "reason": said(error, model)})
+            found.append({"device": shown, "title": shown, "model": name, "status": "bad_input", "reason": str(error)})
     return {"devices": found}
-
-
-def said(error: KerncastError, model: Model) -> str:
-    """The sentence of an error without the path of the model, which is nobody's business who asks over HTTP."""
-    return str(error).replace(str(model.path), "the model")

@@ -27,7 +27,7 @@ from kerncast.serving.background import Jobs
 from kerncast.serving.explorer import axes, datasets, ranking
 from kerncast.serving.explorer.describing import Json, model_facts
 from kerncast.serving.explorer.watching import Watch
-from kerncast.serving.replies import json_response
+from kerncast.serving.replies import Names, json_response
 from kerncast.serving.schema import BadRequest
 from kerncast.serving.sources import Sources
 from kerncast.version import __version__
@@ -194,14 +194,14 @@ class Explorer:
         return watch.look()
 
 
-def explorer_routes(sources: Sources, jobs: Jobs) -> list[BaseRoute]:
+def explorer_routes(sources: Sources, jobs: Jobs, names: Names) -> list[BaseRoute]:
     """The page at `/`, its files under `/explore/static/`, and the questions it asks under `/explore/`."""
     explorer = Explorer(sources)
     folder = resources.files(__package__).joinpath("static")
     files = {item.name: item.read_bytes() for item in folder.iterdir() if Path(item.name).suffix in KINDS}
 
     async def answered(request: Request, work: Callable[[], Json]) -> Response:
-        return json_response(await jobs.run(lambda: msgspec.json.encode(work()), request.is_disconnected))
+        return json_response(await jobs.run(lambda: names.encoded(work()), request.is_disconnected))
 
     def asking(kind: type[msgspec.Struct], work: Callable[[Any], Json]) -> Callable[[Request], Any]:
         """An endpoint for questions of one kind."""
