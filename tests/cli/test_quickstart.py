@@ -75,7 +75,7 @@ def test_a_budget_leaves_exit_code_3_and_the_same_command_goes_on(tmp_path, caps
     ("args", "why"),
     [
         (["gemm/ck_tile", "--problems", "cubes"], "no backend here runs gemm/ck_tile"),
-        (["gemm/cpu"], "say what to measure"),
+        (["gemm/cpu"], "say what to measure: --problems (small, cubes, grid:M=…;N=…;K=…, a table in FILE.csv)"),
         (["gemm/cpu", "--problems", "cubes", "--backend", "tpu"], "unknown backend 'tpu'"),
         (["gemm/triton", "--problems", "cubes", "--backend", "cpu"], "backend cpu does not run gemm/triton"),
         (["gemm/cpu", "--problems", "cubes", "--vectors", "v"], "cannot be combined with it"),

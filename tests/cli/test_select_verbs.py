@@ -169,6 +169,7 @@ def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, run):
     (["select", "shipped/gemm-vllm", *PROBLEM], "name the one to choose for with --device"),
     (["select", "MODEL", *PROBLEM, "--measure", "--top", "3"], "leave out --top"),
     (["predict", "MODEL", *PROBLEM, "--config", "tile=3"], "unknown config parameter of gemm/triton 'tile'"),
+    (["predict", "MODEL", *PROBLEM, "--config", "BLOCK_M=64,BLOCK_N=64"], "repeat it, --config BLOCK_M=64 --config BLOCK_N=64"),
     (["export", "MODEL", "--to", "blob", "--out", "x", "--tiers", "tree"], "a tree alone is small enough as C"),
     (["export", "MODEL", "--to", "c", "--out", "x", "--prefix", "A-B"], "a prefix has lowercase letters"),
     (["export", "MODEL", "--to", "json", "--out", "x", "--prefix", "a"], "--prefix is only for --to c and --to blob"),

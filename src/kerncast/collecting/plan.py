@@ -27,7 +27,8 @@ from kerncast.data.schema import Status
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.op import Family
-from kerncast.problems import parse_vary
+from kerncast.problems import named_sets, parse_vary
+from kerncast.problems.axes import sizes
 from kerncast.sweeping import SuiteSweep, Sweep, Vectors, open_sweep, parse_selection
 from kerncast.writing.shell import word
 
@@ -314,7 +315,9 @@ def asked_vectors(
             raise InvalidValue(f"{vectors} holds vectors of {found.family.id}, not of {family.id}")
         return found
     if not problems:
-        raise InvalidValue("say what to measure: `problems` (llm, wide, grid:M=1,2;…) or `vectors`, the folder of a sweep")
+        grid = ";".join(f"{name}=…" for name in sizes(family.problem))
+        named = ", ".join([*list(named_sets(family.op))[:2], f"grid:{grid}", "a table in FILE.csv"])
+        raise InvalidValue(f"say what to measure: `problems` ({named}) or `vectors`, the folder of a sweep")
     selection = parse_selection(family, "all" if configs is None else configs)
     return open_sweep(
         family, device, problems, parse_vary(family, vary), selection, seed=seed, max_vectors=max_vectors, max_flops=max_flops

@@ -86,10 +86,11 @@ def noise_of_samples(rows: pl.LazyFrame) -> float | None:
 
 def _noise(rows: pl.LazyFrame) -> float | None:
     within = noise_of_samples(rows)
-    if within is None:
-        ok = rows.filter(pl.col("status") == "ok")
-        within = spread_of(ok.select("time_ns", repeat=pl.struct(REPEAT_OF).hash(seed=0), at=pl.lit(0)))["deviation"].median()
-    return None if within is None else float(within)
+    if within is not None:
+        return within
+    ok = rows.filter(pl.col("status") == "ok")
+    between = spread_of(ok.select("time_ns", repeat=pl.struct(REPEAT_OF).hash(seed=0), at=pl.lit(0)))["deviation"].median()
+    return between if isinstance(between, float) else None
 
 
 def _read(dataset: Dataset) -> tuple[str, list[FamilySummary], str]:

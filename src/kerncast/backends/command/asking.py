@@ -184,7 +184,8 @@ class Asking:
                 answers[position] = replace(said, compile_ns=compile_ns) if isinstance(said, Answer) else said
             elif self.benchmark.mode == "vector":
                 words = f"; its last line is: {outcome.last_line}" if outcome.last_line else "; it printed nothing"
-                answers[position] = Ended("launch_error", f"the program's answer has no {result.format} result{words}")
+                wanted = f"result that matches {result.time.at!r}" if result.format == "regex" else f"{result.format} result"
+                answers[position] = Ended("launch_error", f"the program's answer has no {wanted}{words}")
         return answers
 
 

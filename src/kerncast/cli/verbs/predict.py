@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -255,6 +256,10 @@ def _chosen(given: tuple[str, ...], family: Family) -> tuple[dict[str, Value], N
 
         kernel = reader(family)(given[0])
         return dict(kernel.config), kernel
+    if joined := next((text for text in given if re.search(r",\s*\w+=", text)), None):
+        raise InvalidValue(
+            f"--config takes one parameter, got '{joined}': repeat it, --config {joined.replace(',', ' --config ')}"
+        )
     chosen = parse_assignments(given, dict(family.config.parameters))
     unknown = sorted(set(chosen) - set(family.config.parameters))
     if unknown:
