@@ -138,7 +138,7 @@ def test_guess_prints_a_mapping_and_writes_nothing(tmp_path, run):
         (["import", "csv", "t.csv", "--mapping", "absent.toml", "--out", "out"], "absent.toml is not a mapping file"),
         (
             ["import", "csv", "t.csv", "--mapping", "empty.toml", "--out", "out"],
-            "'family' is missing (draft one with --guess)",
+            "is empty: draft it again with --guess",
         ),
         (["import", "csv", "t.csv"], "needs --out DATASET"),
         (["import", "ttnn-csv", "exp.csv", "--set", "func=exp", "--out", "out"], "add --device NAME"),
