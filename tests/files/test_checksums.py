@@ -12,7 +12,7 @@ import pytest
 from kerncast.data import Dataset
 from kerncast.errors import BadFile
 from kerncast.files import checksums
-from kerncast.parsing import decode_json, decode_toml, load_json
+from kerncast.files.foreign import decode_json, decode_toml, load_json
 
 OLD = Path(__file__).parents[1] / "fixtures" / "0.1" / "dataset"
 
@@ -73,12 +73,3 @@ def test_no_document_is_a_traceback(text):
     assert not isinstance(refused.value, RecursionError)
     with pytest.raises(tomllib.TOMLDecodeError):
         decode_toml(b"a = " + text)
-
-
-def test_a_limit_is_raised_by_its_variable(monkeypatch):
-    """What is larger than the limit is refused with the variable that raises it."""
-    monkeypatch.setenv("KERNCAST_MAX_JSON_BYTES", "10")
-    with pytest.raises(BadFile, match=r"11 bytes, and at most 10 are read: .* set KERNCAST_MAX_JSON_BYTES"):
-        decode_json(b"[1,2,3,4,5]")
-    monkeypatch.setenv("KERNCAST_MAX_JSON_BYTES", "11")
-    assert decode_json(b"[1,2,3,4,5]") == [1, 2, 3, 4, 5]

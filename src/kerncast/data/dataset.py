@@ -48,7 +48,7 @@ from kerncast.op import Family
 
 __all__ = ["MANIFEST", "PIECE_ROWS", "Dataset", "DatasetFile", "DeviceRecord", "Part", "Source", "merge", "record_of"]
 
-# A part is read as a whole, and what it expands to has a limit (`budgets`).
+# A part is read as a whole, and what it expands to has a limit (`files.foreign`).
 ROWS_PER_PART = 2_000_000
 
 

@@ -35,15 +35,13 @@ from typing import Any
 import msgspec
 
 from kerncast import dtypes, registry
-from kerncast.budgets import TOML_BYTES
 from kerncast.declared.declaration import LARGEST_SIZE, Declaration, Formulas, Rule, Values, declared_family
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.expr.nodes import BOOLEAN
+from kerncast.files.foreign import key_rule, read_toml
 from kerncast.op import Family
 from kerncast.parameters import Value
-from kerncast.parsing import decode_toml
 from kerncast.registry import FAMILIES, OPS
-from kerncast.writing.keys import key_rule
 
 SUFFIX = ".toml"
 TABLES = ("op", "family")
@@ -108,7 +106,7 @@ def family_named(name: str) -> Family:
         return FAMILIES.get(name)
     path = Path(name)
     try:
-        tables = decode_toml(TOML_BYTES.read(path))
+        tables = read_toml(path)
     except (OSError, tomllib.TOMLDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise BadFile(f"{path} is not the file of a family ({why}): docs/command.md shows one") from error

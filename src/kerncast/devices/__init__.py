@@ -15,11 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from kerncast.budgets import TOML_BYTES
 from kerncast.device import LONGEST_NAME, Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.parsing import decode_toml
-from kerncast.writing.keys import key_rule
+from kerncast.files.foreign import TOML, decode_toml, key_rule
 
 LOCAL = "local"
 
@@ -44,7 +42,7 @@ def read_profile(path: Path | Traversable) -> Device:
     if isinstance(path, Path) and path.exists() and not path.is_file():  # a pipe would never end
         raise BadFile(f"{path} is not a device profile: it is not a file (docs/devices.md shows one)")
     try:
-        profile = msgspec.convert(decode_toml(TOML_BYTES.read(path) if isinstance(path, Path) else path.read_bytes()), _Profile)
+        profile = msgspec.convert(decode_toml(TOML.read(path) if isinstance(path, Path) else path.read_bytes()), _Profile)
         return Device(
             name=profile.name,
             title=profile.title,

@@ -16,8 +16,8 @@ from kerncast.data.schema import content_digest
 from kerncast.errors import BadFile, KerncastError
 from kerncast.evaluating.results import Evaluation
 from kerncast.files.atomic import write_atomically
+from kerncast.files.foreign import decode_json
 from kerncast.files.parquet import parquet_metadata, read_parquet
-from kerncast.parsing import decode_json
 
 KEY, FACTS = "kerncast-predictions", "kerncast-evaluated"
 AGAIN = "evaluate the model again"

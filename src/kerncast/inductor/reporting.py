@@ -11,14 +11,13 @@ from typing import Any
 
 import msgspec
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.errors import BadFile
 from kerncast.files.atomic import write_bytes
+from kerncast.files.foreign import read_json
 from kerncast.files.versioned import json_text
 from kerncast.inductor import decisions
 from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
 from kerncast.inductor.saying import say
-from kerncast.parsing import decode_json
 from kerncast.writing import html
 from kerncast.writing.terminal import TextTable, assignments, duration, printable
 
@@ -78,7 +77,7 @@ class Report:
     def read(cls, path: Path) -> Report:
         """What a process with KERNCAST_REPORT wrote."""
         try:
-            found = decode_json(JSON_BYTES.read(path), type=_Written)
+            found = read_json(path, type=_Written)
         except (msgspec.DecodeError, OSError) as error:
             raise BadFile(f"{path} is no report ({error}): name the file that KERNCAST_REPORT named") from error
         return cls(found.decisions)

@@ -19,12 +19,10 @@ import numpy.typing as npt
 import polars as pl
 
 from kerncast.arrays import Floats, Ints
-from kerncast.budgets import FOREST_BYTES
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.expanding import gunzip
+from kerncast.files.foreign import FOREST, decode_json, gunzip
 from kerncast.learners.category_splits import without_categories
 from kerncast.learners.trees import Tree, cut, refuse_bad_trees
-from kerncast.parsing import decode_json
 
 if TYPE_CHECKING:
     from lightgbm import Booster
@@ -108,7 +106,7 @@ def load_forest(file: Path, names: Sequence[str] | None = None, remedy: str = "t
     from lightgbm.basic import LightGBMError
 
     try:
-        data = gunzip(file, FOREST_BYTES) if file.suffix == ".gz" else FOREST_BYTES.read(file)
+        data = gunzip(file, FOREST) if file.suffix == ".gz" else FOREST.read(file)
         text = data.decode()
         found = parse_forest(text)
         if names is not None:

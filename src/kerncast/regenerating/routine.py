@@ -16,10 +16,9 @@ import msgspec
 
 from kerncast.backends.command.benchmark import toml_text
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.foreign import decode_toml, key_rule
 from kerncast.learners.target import NAMES as TARGETS
-from kerncast.parsing import decode_toml
 from kerncast.store.store import DEFAULT, check_name
-from kerncast.writing.keys import key_rule
 
 SHIPPED = "routines"
 DOCS = "every key is explained in docs/regenerating.md"

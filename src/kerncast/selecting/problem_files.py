@@ -7,11 +7,10 @@ from typing import Any
 
 import polars as pl
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.foreign import JSON, load_json
 from kerncast.files.parquet import read_parquet
 from kerncast.op import Family
-from kerncast.parsing import load_json
 
 
 def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
@@ -30,7 +29,7 @@ def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
             known = [name for name in frame.columns if name.removeprefix("problem.") in named]
             rows = frame.select(known).unique(maintain_order=True).to_dicts()
         else:
-            rows = load_json(JSON_BYTES.read(path), _once)
+            rows = load_json(JSON.read(path), _once)
     except (OSError, ValueError, pl.exceptions.PolarsError) as error:
         raise BadFile(
             f"{path} cannot be read as problems ({error}): give a JSON list of objects, or a parquet table"

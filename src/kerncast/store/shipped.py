@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.errors import BadFile
+from kerncast.files.foreign import read_json
 from kerncast.models.manifest import EVALUATION, MANIFEST
 from kerncast.store.entry import SHIPPED, Entry, Record
 
@@ -74,7 +74,7 @@ def _order(entry: Entry) -> tuple[str, int, float, str]:
 def _entry(file: Path, _: int) -> Entry:
     """The entry of a model; files are read again if they change."""
     try:
-        head = msgspec.json.decode(JSON_BYTES.read(file), type=_Head)
+        head = read_json(file, _Head)
     except (OSError, msgspec.DecodeError) as error:
         raise BadFile(f"{file} is damaged ({error}): install kerncast again, or name another folder with {VARIABLE}") from error
     path, figures = file.parent, _figures(file.parent / EVALUATION)
@@ -109,7 +109,7 @@ def _value(figure: _Figure | None) -> float | None:
 def _figures(file: Path) -> _Overall:
     """The out-of-fold figures of a model."""
     try:
-        return msgspec.json.decode(JSON_BYTES.read(file), type=_Evaluation).overall
+        return read_json(file, _Evaluation).overall
     except FileNotFoundError:
         return _Overall()
     except (OSError, msgspec.DecodeError) as error:

@@ -18,8 +18,8 @@ from kerncast.evaluating.predictions import read_predictions
 from kerncast.exporting.json_table import CHOICES_FILE
 from kerncast.exporting.project import EXPORT, EXPORT_FILE
 from kerncast.files.atomic import file_checksum
+from kerncast.files.foreign import decode_json, read_toml
 from kerncast.op import Config, Problem
-from kerncast.parsing import decode_json, decode_toml
 from kerncast.regenerating import routine, state
 from kerncast.registry import FAMILIES
 from kerncast.scoring.figures import Figures
@@ -190,9 +190,9 @@ def toml_kind(data: Mapping[str, Any]) -> str | None:
     return "overrides" if data and data.keys() <= {"available", "deny", "pin"} else None
 
 
-def read_toml(path: Path) -> dict[str, Any] | None:
+def toml_of(path: Path) -> dict[str, Any] | None:
     """The tables of a TOML file; None: it is not one."""
     try:
-        return decode_toml(path.read_bytes())
+        return read_toml(path)
     except (OSError, tomllib.TOMLDecodeError):
         return None

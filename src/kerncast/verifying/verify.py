@@ -118,7 +118,7 @@ def file_kind(path: Path) -> str | None:
         if path.suffix == ".parquet":
             return "predictions" if is_predictions(path) else None
         if path.suffix == ".toml":
-            data = others.read_toml(path)
+            data = others.toml_of(path)
             return None if data is None else others.toml_kind(data)
         with path.open("rb") as file:
             head = file.read(HEAD)

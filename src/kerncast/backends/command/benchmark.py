@@ -17,13 +17,11 @@ import msgspec
 from msgspec import structs
 
 from kerncast.backends.command.template import Scope, check_names, leaves, names_in
-from kerncast.budgets import TOML_BYTES
 from kerncast.declared.declaration import Declaration, declaration_of, resolve
 from kerncast.declared.family_file import TABLES, declaration_in
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.files.foreign import TOML, decode_toml, key_rule
 from kerncast.op import Family
-from kerncast.parsing import decode_toml
-from kerncast.writing.keys import key_rule
 
 At = str | list[str | int]
 SHIPPED = "benchmarks"
@@ -213,7 +211,7 @@ def toml_text(what: str, name: str, known: Mapping[str, str]) -> str:
     if not name.endswith(".toml") and "/" not in name:
         raise NotFound(f"{NotFound.named(what, name, known)}, or the path of a .toml file")
     try:
-        return TOML_BYTES.read(Path(name)).decode()
+        return TOML.read(Path(name)).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(f"the {what} {name} cannot be read ({error}): name a TOML file or one of {', '.join(known)}") from error
 

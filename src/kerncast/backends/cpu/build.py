@@ -30,7 +30,7 @@ from kerncast.backends.environment import PLAIN_WORDS, fault_in
 from kerncast.errors import CannotWrite, NotFound
 from kerncast.files.atomic import file_checksum, replace_file
 from kerncast.files.cache import private_cache
-from kerncast.parsing import decode_json
+from kerncast.files.foreign import decode_json
 
 SOURCES = Path(__file__).parent
 # Enough kernels to spread the compiler's start-up, few enough to keep every core busy.

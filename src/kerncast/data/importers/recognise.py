@@ -13,7 +13,7 @@ import polars as pl
 
 from kerncast.data.importers import Head, importers
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.expanding import refuse_large_members
+from kerncast.files.foreign import refuse_large_members
 from kerncast.files.given import refuse_endless
 from kerncast.files.parquet import parquet_columns
 

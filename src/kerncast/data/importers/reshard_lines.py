@@ -23,7 +23,7 @@ from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.reshard import reshard_single
 from kerncast.files.atomic import scratch_folder
-from kerncast.files.expanding import gunzip_to
+from kerncast.files.foreign import gunzip_to
 from kerncast.ops.reshard_suites import BOTH_BYTES, GRIDS
 
 GZIP = b"\x1f\x8b"

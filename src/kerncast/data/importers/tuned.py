@@ -19,7 +19,6 @@ import msgspec
 import polars as pl
 
 from kerncast import devices
-from kerncast.budgets import JSON_BYTES
 from kerncast.data.importers import Imported, Options
 from kerncast.data.importers.unclosed_json import Entries, read_unclosed
 from kerncast.data.schema import MEASURED
@@ -29,10 +28,9 @@ from kerncast.declared import diagram
 from kerncast.declared.declaration import AXES, LARGEST_SIZE, Declaration, Values, declared_family
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.expanding import GZIP, gunzip_beginning
+from kerncast.files.foreign import GZIP, JSON, gunzip_beginning, key_rule
 from kerncast.op import Family
 from kerncast.registry import FAMILIES, LONGEST_LABEL, LONGEST_NAME
-from kerncast.writing.keys import key_rule
 
 FAMILY = "kernel_tuner"
 RESERVED = {"op", "family", "values", "trusted"}
@@ -134,7 +132,7 @@ def imported(tuned: Tuned, options: Options) -> Imported:
 
 def text_of(path: Path) -> str:
     """The text of a file, unpacked if it is gzipped."""
-    data = JSON_BYTES.read(path)
+    data = JSON.read(path)
     try:
         if data[:2] == GZIP:
             data = gunzip_beginning(data, str(path))

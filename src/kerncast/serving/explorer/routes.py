@@ -22,6 +22,7 @@ from starlette.routing import BaseRoute, Route
 from kerncast.data.dataset import Dataset
 from kerncast.data.journal import LOCK
 from kerncast.errors import InvalidValue, KerncastError, NotFound
+from kerncast.files.foreign import key_rule
 from kerncast.files.lock import is_held
 from kerncast.models.model import Model
 from kerncast.serving.bodies import read_body
@@ -32,7 +33,6 @@ from kerncast.serving.names import Names
 from kerncast.serving.replying import Refused, refused_by
 from kerncast.serving.sources import Sources
 from kerncast.version import __version__
-from kerncast.writing.keys import key_rule
 
 LOG = logging.getLogger("kerncast.serving")
 POLICY = (

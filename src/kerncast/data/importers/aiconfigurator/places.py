@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from kerncast.errors import BadFile, NotFound
 from kerncast.files.atomic import scratch_folder
-from kerncast.files.expanding import refuse_large_members
+from kerncast.files.foreign import refuse_large_members
 
 PACKAGE, WHEEL = "aiconfigurator_core", "aiconfigurator-core"
 SUFFIX = "_perf.parquet"

@@ -21,14 +21,12 @@ import msgspec
 import polars as pl
 
 from kerncast import devices
-from kerncast.budgets import JSON_BYTES
 from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, numbered_after
 from kerncast.data.importers.autoheuristic.formats import CONTIGUOUS, FORMATS, Format, label
 from kerncast.data.skipping import Skips
 from kerncast.data.text_table import LINE, respelled
 from kerncast.errors import BadFile, InvalidValue, KerncastError
-from kerncast.files.expanding import refuse_large_members
-from kerncast.parsing import decode_json
+from kerncast.files.foreign import JSON, decode_json, refuse_large_members
 
 # A log is split into cells this much at a time: the text and its cells take ten times its size.
 PIECE_BYTES = 8_000_000
@@ -84,7 +82,7 @@ def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
     with path.open("rb") as file:
         archived = file.read(2) == b"PK"
     if not archived:
-        yield "", JSON_BYTES.read(path)
+        yield "", JSON.read(path)
         return
     try:
         with zipfile.ZipFile(path) as archive:

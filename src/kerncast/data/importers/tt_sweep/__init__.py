@@ -26,9 +26,9 @@ from kerncast.data.importers.tt_sweep.vectors import OtherOp, list_entries, plai
 from kerncast.data.skipping import BadRows, Skips, bad_row
 from kerncast.data.text_table import LINE
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.foreign import decode_json
 from kerncast.op import Family
 from kerncast.parameters import Value
-from kerncast.parsing import decode_json
 
 VECTORS, RESULTS = "vectors_export", "results_export"
 KERNEL_NS = "DEVICE KERNEL DURATION [ns]"
