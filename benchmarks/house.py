@@ -57,7 +57,7 @@ ROOMS = {
         "evaluating": "evaluating",
         "estimating": "estimating",
         "torch": "torch inductor",
-        "app": "app api cli serving verifying",
+        "app": "app api cli serving",
         "testing": "testing",
     }.items()
 }

@@ -27,6 +27,7 @@ from kerncast.arrays import Flags, Ints
 from kerncast.compiling.encoding import MISSING, encode
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.expr import Program
+from kerncast.files.artefact import kind_that_is_read
 from kerncast.files.foreign import key_rule, read_toml
 from kerncast.models.model import Model
 from kerncast.models.rules import Rule, config_rules, model_rules, problem_rules
@@ -238,3 +239,12 @@ class _Deciding:
             if complete and not program.scalar({**config, **known})[rule.name]:
                 raise InvalidValue(f"{told}: its kernel cannot run them: {rule.sentence}")
         return pattern
+
+
+# What fits a model is checked with the model; here, that every pin names one kernel.
+OVERRIDES = kind_that_is_read(
+    "overrides",
+    lambda contents: bool(contents.toml) and contents.toml.keys() <= {"available", "deny", "pin"},
+    lambda path: [pin.kernel for pin in read_overrides(path).pin],
+    "keys",
+)

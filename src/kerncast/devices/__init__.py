@@ -17,6 +17,7 @@ import msgspec
 
 from kerncast.device import LONGEST_NAME, Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.files.artefact import kind_of_toml
 from kerncast.files.foreign import TOML, decode_toml, key_rule
 
 LOCAL = "local"
@@ -156,3 +157,6 @@ def agreed(told: Device | None, asked: Device | None) -> Device | None:
     sharing = [item.name for item in parts(told.name)] if names_an_architecture(told) else []
     hint = f"name one of its parts ({', '.join(sharing)}), or " if len(sharing) > 1 else ""
     raise InvalidValue(f"the rows were measured on {told.name}, not {asked.name}: {hint}leave `device` out")
+
+
+PROFILE = kind_of_toml("device profile", frozenset({"title", "kind"}), read_profile, "numbers and their sources")

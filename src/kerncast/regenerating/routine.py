@@ -16,6 +16,7 @@ import msgspec
 
 from kerncast.backends.command.benchmark import toml_text
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.artefact import kind_of_toml
 from kerncast.files.foreign import decode_toml, key_rule
 from kerncast.learners.target import NAMES as TARGETS
 from kerncast.store.store import DEFAULT, check_name
@@ -209,3 +210,6 @@ def _check(routine: Routine, where: str) -> None:
         raise BadFile(f"routine {where}: store.name: {error}") from error
     if routine.collect.settings and not routine.collect.benchmark:
         raise BadFile(f"routine {where}: collect.settings belong to an external benchmark: name it in collect.benchmark")
+
+
+ROUTINE = kind_of_toml("routine", frozenset({"families", "sweep"}), lambda path: load(str(path.absolute())))

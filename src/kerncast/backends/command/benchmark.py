@@ -20,6 +20,7 @@ from kerncast.backends.command.template import Scope, check_names, leaves, names
 from kerncast.declared.declaration import Declaration, declaration_of, resolve
 from kerncast.declared.family_file import TABLES, declaration_in
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.files.artefact import ArtefactKind, Findings
 from kerncast.files.foreign import TOML, decode_toml, key_rule
 from kerncast.op import Family
 
@@ -263,3 +264,15 @@ def _with_settings(benchmark: Benchmark, given: Mapping[str, str]) -> Benchmark:
         if item.default is None:
             raise InvalidValue(f"benchmark {benchmark.name} needs `set` {name}=… ({item.doc})")
     return structs.replace(benchmark, settings=filled)
+
+
+def check_benchmark(findings: Findings) -> None:
+    """An external benchmark for `collect`: its keys, words and patterns. Nothing of it is run."""
+    with findings.looking(findings.path, "keys"):
+        try:
+            load(str(findings.path.absolute()))
+        except InvalidValue as error:  # a setting without a default: only the user can give it
+            findings.notes.append(str(error))
+
+
+BENCHMARK = ArtefactKind("benchmark", lambda contents: {"argv", "result"} <= contents.toml.keys(), check_benchmark)

@@ -46,6 +46,7 @@ from kerncast.declared.declaration import Declaration, declared_family
 from kerncast.declared.family_file import TABLES, declaration_in, family_named
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.files.artefact import kind_of_toml
 from kerncast.files.foreign import key_rule, read_toml
 from kerncast.files.parquet import read_parquet
 from kerncast.op import Family
@@ -399,3 +400,7 @@ def read_table(format_name: str, path: Path) -> pl.DataFrame:
         raise BadFile(f"{path}, {error}") from error
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror}") from error
+
+
+# A mapping for `import csv`: its keys are checked against what the family declares.
+MAPPING = kind_of_toml("mapping", frozenset({"family", "time"}), read_mapping)
