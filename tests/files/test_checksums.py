@@ -27,8 +27,8 @@ def folder(tmp_path):
 def test_a_part_is_verified_when_its_rows_are_read_and_again_only_after_a_change(folder, monkeypatch):
     """A flipped bit is refused by every reader, not only by inspect and merge; an unchanged file is hashed once."""
     hashed = []
-    own = checksums.file_checksum
-    monkeypatch.setattr(checksums, "file_checksum", lambda path: hashed.append(path) or own(path))
+    own = checksums._hashed
+    monkeypatch.setattr(checksums, "_hashed", lambda path: hashed.append(path) or own(path))
     assert Dataset.open(folder).read().height == 120
     assert Dataset.open(folder).read().height == 120
     (part,) = {*hashed}

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.atomic import file_checksum
+from kerncast.files.checksums import file_checksum
 from kerncast.learners.lightgbm_text import parse_forest
 from kerncast.models.manifest import read_manifest, write_manifest
 from kerncast.models.model import Model

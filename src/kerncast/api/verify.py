@@ -20,7 +20,7 @@ from kerncast.exporting.blob import BLOB
 from kerncast.exporting.json_table import CHOICES
 from kerncast.exporting.project import PROJECT
 from kerncast.files.artefact import ArtefactKind, Checked, Findings, PathContents
-from kerncast.files.given import given_path
+from kerncast.files.places import given_path
 from kerncast.models.checking import MODEL
 from kerncast.progress import Progress
 from kerncast.regenerating.routine import ROUTINE

@@ -11,14 +11,14 @@ import polars as pl
 from kerncast.data import journal, schema, skipping
 from kerncast.data.dataset import MANIFEST, PIECE_ROWS, Dataset, Part
 from kerncast.data.manifest import OBSERVED
+from kerncast.data.skipping import AGAIN
 from kerncast.declared.declaration import resolve
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.files.artefact import ArtefactKind, Findings, PathContents
 from kerncast.files.atomic import is_draft
+from kerncast.files.foreign import guarded
 from kerncast.files.parquet import read_parquet, scan_parquet
 from kerncast.op import Family
-
-AGAIN = "restore it, or import the data again"
 
 
 def check_dataset(findings: Findings) -> None:
@@ -159,10 +159,8 @@ def _beside(findings: Findings, dataset: Dataset, sound: set[str]) -> None:
 
 
 def _read(file: Path) -> pl.DataFrame:
-    try:
+    with guarded(file, AGAIN):
         return read_parquet(file)
-    except pl.exceptions.PolarsError as error:
-        raise BadFile(f"{file} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {AGAIN}") from error
 
 
 def _refuse_other(file: Path, frame: pl.DataFrame, rows: int, columns: set[str]) -> None:

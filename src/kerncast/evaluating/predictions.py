@@ -18,7 +18,7 @@ from kerncast.errors import BadFile, KerncastError
 from kerncast.evaluating.results import Evaluation
 from kerncast.files.artefact import ArtefactKind, Findings, PathContents
 from kerncast.files.atomic import write_atomically
-from kerncast.files.foreign import decode_json, read_json
+from kerncast.files.foreign import decode_json, guarded, read_json
 from kerncast.files.parquet import parquet_metadata, read_parquet
 from kerncast.scoring.figures import Figures
 
@@ -79,11 +79,9 @@ def read_predictions(path: Path) -> pl.DataFrame:
 
 
 def _read(path: Path) -> tuple[pl.DataFrame, str | None]:
-    try:
-        metadata = parquet_metadata(path)
-        content, said, frame = metadata[KEY], metadata.get(FACTS), read_parquet(path)
-    except (OSError, KeyError, pl.exceptions.PolarsError) as error:
-        raise BadFile(f"{path} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {AGAIN}") from error
+    with guarded(path, AGAIN):
+        metadata, frame = parquet_metadata(path), read_parquet(path)
+    content, said = metadata.get(KEY), metadata.get(FACTS)
     if _digest(frame, said) != content:
         raise BadFile(f"{path} differs from its checksum: {AGAIN}")
     return frame, said

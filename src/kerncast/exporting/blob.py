@@ -14,8 +14,7 @@ from kerncast.exporting.project import numeric_version, refuse_prefix, write_sou
 from kerncast.files.artefact import ArtefactKind, Findings
 from kerncast.files.atomic import refuse_existing, write_bytes
 from kerncast.progress import QUIET, Progress
-from kerncast.writing.c import filled
-from kerncast.writing.packaged import packaged_c
+from kerncast.writing.c import filled, packaged_c
 
 SUFFIX = ".kcb"
 # The model that the runtime's project tests itself with.

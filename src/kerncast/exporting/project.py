@@ -17,7 +17,8 @@ from kerncast.errors import InvalidValue
 from kerncast.exporting.cpp import cpp_header
 from kerncast.exporting.golden import golden_decisions, golden_vectors
 from kerncast.files.artefact import ArtefactKind, Findings, PathContents
-from kerncast.files.atomic import build_directory, file_checksum, refuse_existing
+from kerncast.files.atomic import build_directory, refuse_existing
+from kerncast.files.checksums import file_checksum
 from kerncast.files.versioned import Versioned
 from kerncast.progress import QUIET, Progress
 from kerncast.version import __version__

@@ -22,6 +22,7 @@ import re
 import tomllib
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast, overload
@@ -29,7 +30,7 @@ from zipfile import BadZipFile, ZipFile
 
 import msgspec
 
-from kerncast.errors import BadFile, InvalidValue
+from kerncast.errors import BadFile, InvalidValue, KerncastError
 
 VARIABLE, DEFAULT_LIMIT = "KERNCAST_READ_LIMIT", 2**32
 GZIP = b"\x1f\x8b"
@@ -46,6 +47,9 @@ _KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`(?: - at `\$(?P<at>.*)`)?")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*?)`(?: - at `\$(?P<at>.*)`)?", re.DOTALL)
 _WRONG = re.compile(r"Expected (?P<kind>`[^`]*`(?:[^`]*?)?)(?:, got (?P<got>`[^`]*`))?(?: - at `\$(?P<at>.*)`)?")
+
+# What the readers of the standard library raise for damage; msgspec's and tomllib's errors are a `ValueError`, too.
+DAMAGE = (OSError, EOFError, ValueError, zlib.error, BadZipFile, NotImplementedError)
 
 T = TypeVar("T")
 
@@ -119,6 +123,20 @@ TOML = Weight(2**10, "bytes", "one TOML file")
 FOREST = Weight(2**2, "bytes", "the text of one forest of trees, expanded")
 
 WEIGHTS = (EXPANDED, MEMBER, PAGE, COLUMN, CELL, CHARACTER, JSON, TOML, FOREST)
+
+
+@contextmanager
+def guarded(file: Path | str, next_step: str, said: str = "is damaged") -> Iterator[None]:
+    """Read a file: what parsers, decompressors and polars raise for damage becomes one error, with a reason and a next step."""
+    try:
+        yield
+    except KerncastError:
+        raise
+    except Exception as error:
+        if not isinstance(error, DAMAGE) and not type(error).__module__.startswith("polars"):
+            raise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise BadFile(f"{file} {said} ({reason}): {next_step}") from error
 
 
 # -- documents -------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import msgspec
 import polars as pl
 
 from kerncast.data import schema
-from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.foreign import read_json
+from kerncast.errors import InvalidValue
+from kerncast.files.foreign import guarded, read_json
 from kerncast.files.parquet import read_parquet
 from kerncast.models.labels import Labels, labels_of
 from kerncast.models.manifest import CANDIDATES, EVALUATION, LABELS, PREDICTIONS, PROBLEMS, Manifest
@@ -106,7 +106,5 @@ class ModelFiles:
 
 
 def _read(file: Path) -> pl.DataFrame:
-    try:
+    with guarded(file, "train the model again, or restore the file"):
         return read_parquet(file)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise BadFile(f"{file} is damaged ({error}): train the model again, or restore the file") from error

@@ -23,7 +23,7 @@ from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.files.atomic import copy_directory
 from kerncast.files.foreign import key_rule
-from kerncast.files.given import given_path
+from kerncast.files.places import given_path
 from kerncast.learners.contract import Learner
 from kerncast.learners.kinds import learner_class
 from kerncast.learners.lightgbm_text import refuse_other_names

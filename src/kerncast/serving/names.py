@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from kerncast.files.cache import cache_folder
+from kerncast.files.places import cache_folder
 from kerncast.models import trust
 from kerncast.serving.sources import Sources
 from kerncast.store.shipped import folder as shipped_folder

@@ -18,9 +18,10 @@ from kerncast.data.schema import check_parameters, content_digest
 from kerncast.declared.declaration import Declaration, declaration_of, resolve
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.files.artefact import ArtefactKind, Findings
-from kerncast.files.atomic import cannot_write, file_checksum, is_draft, write_atomically, write_bytes
-from kerncast.files.given import names_a_file_inside
+from kerncast.files.atomic import cannot_write, is_draft, write_atomically, write_bytes
+from kerncast.files.checksums import file_checksum
 from kerncast.files.lock import one_writer
+from kerncast.files.places import names_a_file_inside
 from kerncast.files.versioned import Versioned
 from kerncast.op import Family
 from kerncast.progress import QUIET, Progress

@@ -12,7 +12,7 @@ import polars as pl
 
 from kerncast.data.schema import column_type, parameter_columns, with_optional
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.files.foreign import read_json
+from kerncast.files.foreign import guarded, read_json
 from kerncast.files.parquet import read_parquet
 from kerncast.op import Family
 from kerncast.sweeping.pool import BLOCK_ROWS
@@ -101,10 +101,8 @@ class Json(_Parts):
 
     def read(self, file: Path, family: Family) -> pl.DataFrame:
         columns = vector_columns(family)
-        try:
+        with guarded(file, AGAIN, "is not a list of vectors"):
             rows = read_json(file, type=list[dict[str, dict[str, Any]]])
-        except msgspec.DecodeError as error:
-            raise BadFile(f"{file} is not a list of vectors ({error}): {AGAIN}") from error
         values: dict[str, list[Any]] = {name: [] for name in columns}
         for number, row in enumerate(rows, 1):
             cells = {f"{half}.{item}": value for half, items in row.items() for item, value in items.items()}

@@ -17,7 +17,8 @@ from kerncast.data.dataset import Dataset, record_of
 from kerncast.declared.declaration import declaration_of
 from kerncast.device import PEAK
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.files.atomic import build_directory, file_checksum, refuse_unwritable
+from kerncast.files.atomic import build_directory, refuse_unwritable
+from kerncast.files.checksums import file_checksum
 from kerncast.files.versioned import json_text
 from kerncast.learners.contract import Learner
 from kerncast.learners.mlp_csv import Network

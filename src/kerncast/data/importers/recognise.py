@@ -14,8 +14,8 @@ import polars as pl
 from kerncast.data.importers import Head, importers
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.foreign import refuse_large_members
-from kerncast.files.given import refuse_endless
 from kerncast.files.parquet import parquet_columns
+from kerncast.files.places import refuse_endless
 
 # Enough for a header and the first rows; an archive is not unpacked further.
 HEAD_BYTES = 65_536

@@ -17,7 +17,7 @@ from kerncast.data.dataset import record_of
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.expr import Program
-from kerncast.files.atomic import file_checksum
+from kerncast.files.checksums import file_checksum
 from kerncast.files.foreign import read_json
 from kerncast.learners.contract import Output
 from kerncast.learners.gbdt import Gbdt, GbdtOptions
