@@ -90,6 +90,18 @@ def test_a_script_hears_nothing_of_short_work_and_a_line_every_ten_seconds_of_lo
     assert capsys.readouterr().err.startswith("compiling: trees 1/10")
 
 
+def test_short_calls_that_follow_each_other_are_not_silent(clock):
+    """Silence counts from the last line, over calls without a pause; after a pause it begins anew."""
+    clock.now += 1000
+    began = clock.now
+    for _ in range(3):
+        with SparseShow() as show:
+            clock.now += 6
+        assert show.printed == began
+    clock.now += 60
+    assert SparseShow().printed == clock.now
+
+
 def test_a_notebook_has_one_line_that_is_written_again(notebook, monkeypatch, clock):
     """One output for all stages; in the end it says how long it took."""
     terminal(monkeypatch, False)

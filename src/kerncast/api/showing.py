@@ -11,8 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import inf
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack
+from typing import Any, ClassVar, Literal, Self, Unpack
 
 from kerncast.api.pace import LIVE_SECONDS, Pace, clock, left_in_words
 from kerncast.api.printing import echo
@@ -27,6 +28,8 @@ PLAIN_SECONDS = 10.0
 FEWEST_DONE = 0.01
 PLAIN_STEP_SECONDS = 5.0
 BEAT_SECONDS = 1.0
+# Work that begins this soon after other work goes on where that one was silent.
+PAUSE_SECONDS = 1.0
 NOTEBOOK_SECONDS = 0.5
 # A bar for less than this would only flicker.
 FLICKER_SECONDS = 1.0
@@ -208,7 +211,7 @@ class LineShow(Account):
         """A compiler or a learner may work for half a minute without a word."""
         while not self._ended.wait(BEAT_SECONDS):
             if self.counting or self.name:
-                self._print(PLAIN_SECONDS)
+                self._print(PLAIN_SECONDS - BEAT_SECONDS)
 
     def _print(self, every: float) -> None:
         with self.lock:
@@ -243,7 +246,23 @@ class LineShow(Account):
 
 
 class SparseShow(LineShow):
-    """For scripts whose output is a file or a pipe: how far the work is, every ten seconds, and nothing of shorter work."""
+    """For scripts whose output is a file or a pipe: how far the work is, every ten seconds, and nothing of shorter work.
+
+    Calls that follow each other are one work: four of six seconds each are not silent.
+    """
+
+    _work: ClassVar[tuple[float, float]] = (-inf, -inf)
+    """When the latest work of this process ended, and when it last printed."""
+
+    def __init__(self, what: str = "") -> None:
+        super().__init__(what)
+        ended, printed = self._work
+        if 0 <= self.began - ended <= PAUSE_SECONDS:
+            self.printed = printed
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        super().__exit__(kind, error, trace)
+        SparseShow._work = time.monotonic(), self.printed
 
     def stage(self, name: str, number: int = 1, of: int = 1) -> None:
         Account.stage(self, name, number, of)
