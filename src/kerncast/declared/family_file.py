@@ -27,7 +27,6 @@ measured (`backends.command`).
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ from kerncast import dtypes, registry
 from kerncast.declared.declaration import LARGEST_SIZE, Declaration, Formulas, Rule, Values, declared_family
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.expr.nodes import BOOLEAN
-from kerncast.files.foreign import key_rule, read_toml
+from kerncast.files.foreign import guarded, key_rule, read_toml
 from kerncast.op import Family
 from kerncast.parameters import Value
 from kerncast.registry import FAMILIES, OPS
@@ -105,11 +104,8 @@ def family_named(name: str) -> Family:
     if not name.endswith(SUFFIX):
         return FAMILIES.get(name)
     path = Path(name)
-    try:
+    with guarded(path, "docs/command.md shows one", "is not the file of a family"):
         tables = read_toml(path)
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise BadFile(f"{path} is not the file of a family ({why}): docs/command.md shows one") from error
     try:
         declared = declaration_in(tables)
         if declared is None:

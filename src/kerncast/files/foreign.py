@@ -49,7 +49,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*?)`(?: - at `\
 _WRONG = re.compile(r"Expected (?P<kind>`[^`]*`(?:[^`]*?)?)(?:, got (?P<got>`[^`]*`))?(?: - at `\$(?P<at>.*)`)?")
 
 # What the readers of the standard library raise for damage; msgspec's and tomllib's errors are a `ValueError`, too.
-DAMAGE = (OSError, EOFError, ValueError, zlib.error, BadZipFile, NotImplementedError)
+DAMAGE = (OSError, EOFError, ValueError, RuntimeError, zlib.error, BadZipFile)
 
 T = TypeVar("T")
 
@@ -135,7 +135,9 @@ def guarded(file: Path | str, next_step: str, said: str = "is damaged") -> Itera
     except Exception as error:
         if not isinstance(error, DAMAGE) and not type(error).__module__.startswith("polars"):
             raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = key_rule(error).partition("\n")[0] or type(error).__name__
+        if isinstance(error, OSError) and error.strerror:
+            said, reason = "cannot be read", error.strerror
         raise BadFile(f"{file} {said} ({reason}): {next_step}") from error
 
 

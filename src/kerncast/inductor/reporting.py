@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from kerncast.errors import BadFile
 from kerncast.files.atomic import write_bytes
-from kerncast.files.foreign import read_json
+from kerncast.files.foreign import guarded, read_json
 from kerncast.files.versioned import json_text
 from kerncast.inductor import decisions
 from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
@@ -76,10 +75,8 @@ class Report:
     @classmethod
     def read(cls, path: Path) -> Report:
         """What a process with KERNCAST_REPORT wrote."""
-        try:
+        with guarded(path, "name the file that KERNCAST_REPORT named", "is no report"):
             found = read_json(path, type=_Written)
-        except (msgspec.DecodeError, OSError) as error:
-            raise BadFile(f"{path} is no report ({error}): name the file that KERNCAST_REPORT named") from error
         return cls(found.decisions)
 
     def _headline(self) -> str:

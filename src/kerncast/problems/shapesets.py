@@ -20,7 +20,7 @@ import polars as pl
 
 from kerncast import dtypes
 from kerncast.errors import BadFile, InvalidValue, KerncastError
-from kerncast.files.foreign import JSON, decode_json, load_document
+from kerncast.files.foreign import JSON, decode_json, guarded, load_document
 from kerncast.parameters import Value
 from kerncast.problems.tables import column_type
 from kerncast.space import Space
@@ -79,10 +79,8 @@ def shapeset_points(found: ShapeSet, space: Space) -> pl.DataFrame:
 
 
 def _content(data: bytes) -> Any:
-    try:
+    with guarded("it", "check how it was made", "is neither JSON nor msgpack"):
         return load_document(data)
-    except ValueError as error:
-        raise BadFile(f"it is neither JSON nor msgpack ({error})") from error
 
 
 def _sets(content: Any) -> dict[str, list[Any]]:

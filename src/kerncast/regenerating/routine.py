@@ -17,7 +17,7 @@ import msgspec
 from kerncast.backends.command.benchmark import toml_text
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.artefact import kind_of_toml
-from kerncast.files.foreign import decode_toml, key_rule
+from kerncast.files.foreign import decode_toml, guarded
 from kerncast.learners.target import NAMES as TARGETS
 from kerncast.store.store import DEFAULT, check_name
 
@@ -161,13 +161,11 @@ def shipped() -> dict[str, str]:
 def load(name: str, changes: Sequence[str] = ()) -> Routine:
     """A routine by name or by the path of its file, checked; `changes` are KEY=VALUE such as `sweep.max_problems=20`."""
     text = toml_text("routine", name, shipped())
-    try:
+    with guarded(name, DOCS, "is not a routine for regenerating"):
         data = decode_toml(text)
         for change in changes:
             _change(data, change)
         routine = msgspec.convert(data, Routine)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise BadFile(f"{name} is not a routine for regenerating: {key_rule(error)} ({DOCS})") from error
     _check(routine, name)
     return routine
 

@@ -20,6 +20,7 @@ from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.files.artefact import ArtefactKind, Findings
 from kerncast.files.atomic import cannot_write, is_draft, write_atomically, write_bytes
 from kerncast.files.checksums import file_checksum
+from kerncast.files.foreign import guarded
 from kerncast.files.lock import one_writer
 from kerncast.files.places import names_a_file_inside
 from kerncast.files.versioned import Versioned
@@ -353,12 +354,11 @@ def read_part(path: Path, part: Part, layout: Format, family: Family) -> pl.Data
         raise BadFile(f"{fault}; run the same `kerncast sweep` again to restore it")
     file = path / part.file
     try:
-        rows = layout.read(file, family)
+        with guarded(file, AGAIN):
+            rows = layout.read(file, family)
         check_parameters(family, rows)
     except InvalidValue as error:
         raise BadFile(f"{file}, {error}: {AGAIN}") from error
-    except pl.exceptions.PolarsError as error:
-        raise BadFile(f"{file} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {AGAIN}") from error
     if rows.height != part.rows:
         raise BadFile(f"{file} has {rows.height:,} vectors, and {MANIFEST} says {part.rows:,}: {AGAIN}")
     return rows

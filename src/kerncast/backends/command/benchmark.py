@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -21,7 +20,7 @@ from kerncast.declared.declaration import Declaration, declaration_of, resolve
 from kerncast.declared.family_file import TABLES, declaration_in
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.files.artefact import ArtefactKind, Findings
-from kerncast.files.foreign import TOML, decode_toml, key_rule
+from kerncast.files.foreign import TOML, decode_toml, guarded
 from kerncast.op import Family
 
 At = str | list[str | int]
@@ -221,7 +220,7 @@ def load(name: str, settings: Mapping[str, str] | None = None, family: Family | 
     from kerncast.backends.command.rules import check
 
     text = toml_text("benchmark", name, shipped())
-    try:
+    with guarded(name, "every key is explained in docs/command.md", "is not a benchmark"):
         tables = decode_toml(text)
         own = _declared(name, tables)
         if own is not None:
@@ -229,8 +228,6 @@ def load(name: str, settings: Mapping[str, str] | None = None, family: Family | 
         elif family is not None and tables.get("family") == family.id:
             own = declaration_of(family)
         benchmark = msgspec.structs.replace(msgspec.convert(tables, Benchmark), declaration=own)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise BadFile(f"{name} is not a benchmark: {key_rule(error)} (every key is explained in docs/command.md)") from error
     try:
         if check_names([benchmark.family], benchmark.setting_values(), "family"):
             # A setting decides the family, so the settings are filled in before the rules of that family are checked.

@@ -30,7 +30,7 @@ from kerncast.errors import BadFile, InvalidValue, quoted
 from kerncast.families.gemm_triton import triton
 from kerncast.families.inductor_templates import config_of
 from kerncast.families.torch_products import WORDS
-from kerncast.files.foreign import JSON, load_document
+from kerncast.files.foreign import JSON, guarded, load_document
 
 # Operation → what it computes beyond the product.
 OPERATIONS: Mapping[str, Mapping[str, Any]] = {"mm": {}, "addmm": {"bias": True}, "bmm": {}}
@@ -63,10 +63,8 @@ class Diode(Importer):
         if options.mapping is not None:
             raise InvalidValue("a torch-diode dataset names its own parameters: `mapping` does not apply to it")
         fixed = settings(options.values, SETTABLE)
-        try:
+        with guarded("the file", "is it cut or damaged?", "is neither JSON nor msgpack"):
             data = load_document(JSON.read(path))
-        except ValueError as error:
-            raise BadFile(f"this is neither JSON nor msgpack ({error}): is it cut or damaged?") from error
         if not isinstance(data, dict) or not is_diode(data):
             raise BadFile("this is not a torch-diode dataset: it has no `hardware` with operations and timed configs")
         found: dict[str, _Rows] = {}

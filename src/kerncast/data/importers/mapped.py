@@ -47,7 +47,7 @@ from kerncast.declared.family_file import TABLES, declaration_in, family_named
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.files.artefact import kind_of_toml
-from kerncast.files.foreign import key_rule, read_toml
+from kerncast.files.foreign import guarded, key_rule, read_toml
 from kerncast.files.parquet import read_parquet
 from kerncast.op import Family
 from kerncast.parameters import Categorical, Parameter
@@ -370,10 +370,8 @@ class Parquet(Importer):
 
 def read_parquet_table(path: Path) -> pl.DataFrame:
     """A parquet file with row numbers for lines."""
-    try:
+    with guarded("the table", "is it cut or damaged?", "is not a parquet file"):
         table = read_parquet(path)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise BadFile(f"not a parquet file ({str(error).splitlines()[0]})") from error
     nested = [name for name, dtype in table.schema.items() if dtype.is_nested()]
     if nested:
         raise BadFile(f"column '{nested[0]}' is nested: flatten it first")

@@ -18,7 +18,7 @@ from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.files.checksums import file_checksum
-from kerncast.files.foreign import read_json
+from kerncast.files.foreign import guarded, read_json
 from kerncast.learners.contract import Output
 from kerncast.learners.gbdt import Gbdt, GbdtOptions
 from kerncast.learners.lightgbm_text import load_forest
@@ -211,10 +211,8 @@ def _refuse_other_names(path: Path, spec: FeatureSpec, booster: Booster) -> None
 
 
 def _read_spec(file: Path) -> FeatureSpec:
-    try:
+    with guarded(file, "take another model", "is not a feature spec of CK Tile's heuristics"):
         return read_json(file, type=FeatureSpec)
-    except (OSError, msgspec.DecodeError) as error:
-        raise BadFile(f"{file} is not a feature spec of CK Tile's heuristics ({error})") from error
 
 
 def _manifest(found: Forests, learner: Gbdt) -> Manifest:

@@ -12,7 +12,6 @@ https://github.com/pytorch/pytorch/tree/main/torch/_inductor/autoheuristic
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from kerncast.data.importers.autoheuristic.formats import CONTIGUOUS, FORMATS, F
 from kerncast.data.skipping import Skips
 from kerncast.data.text_table import LINE, respelled
 from kerncast.errors import BadFile, InvalidValue, KerncastError
-from kerncast.files.foreign import JSON, decode_json, refuse_large_members
+from kerncast.files.foreign import JSON, decode_json, guarded, refuse_large_members
 
 # A log is split into cells this much at a time: the text and its cells take ten times its size.
 PIECE_BYTES = 8_000_000
@@ -84,16 +83,12 @@ def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
     if not archived:
         yield "", JSON.read(path)
         return
-    try:
-        with zipfile.ZipFile(path) as archive:
-            refuse_large_members(archive, path)
-            names = sorted(item.filename for item in archive.infolist() if not item.is_dir())
-            # Files that macOS adds to an archive are not logs.
-            names = [name for name in names if not name.startswith("__MACOSX/") and not Path(name).name.startswith(".")]
-            texts = [(f"{name}, " if len(names) > 1 else "", archive.read(name)) for name in names]
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadFile(f"the zip archive cannot be unpacked ({reason}): is it cut or damaged?") from error
+    with guarded("the zip archive", "is it cut or damaged?", "cannot be unpacked"), zipfile.ZipFile(path) as archive:
+        refuse_large_members(archive, path)
+        names = sorted(item.filename for item in archive.infolist() if not item.is_dir())
+        # Files that macOS adds to an archive are not logs.
+        names = [name for name in names if not name.startswith("__MACOSX/") and not Path(name).name.startswith(".")]
+        texts = [(f"{name}, " if len(names) > 1 else "", archive.read(name)) for name in names]
     if not texts:
         raise BadFile("the zip archive is empty: there is no log in it")
     yield from texts
