@@ -42,7 +42,7 @@ WITHIN_A_ROW = {("data", "library"), ("answering", "native"), ("regenerating", "
 ROOMS = {
     room: names.split()
     for room, names in {
-        "core": "core arrays device dtypes enumeration expr files libm limits op parameters progress rates"
+        "core": "core arrays device dtypes enumeration expr files libm op parameters progress rates"
         " software space work writing",
         "library": "library declared devices families ops problems registry shipped",
         "data": "data evaluating.solutions exporting.tt_sweep",

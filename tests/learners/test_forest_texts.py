@@ -1,6 +1,7 @@
 """LightGBM's texts are checked before LightGBM or C reads them: what is not a forest is refused with what is wrong."""
 
 import gzip
+import os
 import re
 import shutil
 import subprocess
@@ -11,8 +12,8 @@ import msgspec
 import pytest
 
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.checksums import file_checksum
-from kerncast.learners.lightgbm_text import parse_forest
+from kerncast.files.checksums import file_checksum, own_checksums
+from kerncast.learners.lightgbm_text import load_forest, parse_forest
 from kerncast.models.manifest import read_manifest, write_manifest
 from kerncast.models.model import Model
 
@@ -89,6 +90,20 @@ def test_a_model_whose_sealed_forest_reads_other_features_is_refused(tmp_path):
     shutil.copy(folder / "rank.0.lgbm.gz", folder / "rank.9.lgbm.gz")
     with pytest.raises(BadFile, match=r"rank.9.lgbm.gz that its model.json does not list"):
         Model.load(folder)
+
+
+def test_a_forest_that_this_process_wrote_is_checked_once_it_was_changed(tmp_path):
+    """Its text is LightGBM's own; a byte of another makes it a file like any other."""
+    file = tmp_path / "time.0.lgbm.gz"
+    file.write_bytes(gzip.compress(changed("left_child=3 2", "left_child=3 700000").encode()))
+    with pytest.raises(BadFile, match="child 700000"):
+        load_forest(file)
+    file.write_bytes(gzip.compress(TEXT.replace("version=v4", "version=v5").encode()))
+    assert own_checksums(tmp_path) == {file.name: file_checksum(file)}
+    assert load_forest(file).num_trees()
+    os.utime(file, ns=(1, 1))
+    with pytest.raises(BadFile, match="version=v5"):
+        load_forest(file)
 
 
 FUZZ = """

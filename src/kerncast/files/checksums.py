@@ -15,6 +15,8 @@ from kerncast.files.atomic import replace_file
 THREADS = 4
 # Device, inode, size and time of the last change → checksum. A file that was changed or replaced has another key.
 _KNOWN: dict[tuple[int, int, int, int], str] = {}
+# Files that this process has written, by the same: they need not be doubted.
+_OWN: set[tuple[int, int, int, int]] = set()
 _LOCK = threading.Lock()
 
 
@@ -46,6 +48,18 @@ def differing(files: Mapping[Path, str]) -> Path | None:
         with ThreadPoolExecutor(min(THREADS, len(paths), os.cpu_count() or 1)) as pool:
             found = list(pool.map(file_checksum, paths))
     return next((path for path, own in zip(paths, found, strict=True) if own != files[path]), None)
+
+
+def own_checksums(folder: Path) -> dict[str, str]:
+    """The checksums of the files in a folder, by name; this process has just written all of them, and `is_own` knows it."""
+    files = sorted(folder.iterdir())
+    _OWN.update(map(file_state, files))
+    return {file.name: file_checksum(file) for file in files}
+
+
+def is_own(file: Path) -> bool:
+    """Whether a file is as this process wrote it."""
+    return file_state(file) in _OWN
 
 
 def keep_sum(file: Path) -> None:

@@ -2,8 +2,8 @@
 
 LightGBM trusts its text: a child that does not exist, a count that is not that of the numbers, or a tree that leads back to
 itself ends the process or never ends. So the whole text must follow the grammar below, and every tree must be one.
-`load_forest` is the only way from a file to a booster. `read_trees` reads the text of a booster of this process, which LightGBM
-has just written: there is nothing to check in it.
+`load_forest` is the only way from a file to a booster; it checks each file but those that this process wrote. `read_trees`
+reads the text of a booster of this process, which LightGBM has just written: there is nothing to check in it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import polars as pl
 
 from kerncast.arrays import Floats, Ints
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.checksums import is_own
 from kerncast.files.foreign import FOREST, decode_json, gunzip
 from kerncast.learners.category_splits import without_categories
 from kerncast.learners.trees import Tree, cut, refuse_bad_trees
@@ -128,9 +129,10 @@ def load_forest(file: Path, names: Sequence[str] | None = None, remedy: str = "t
     try:
         data = gunzip(file, FOREST) if file.suffix == ".gz" else FOREST.read(file)
         text = data.decode()
-        found = parse_forest(text)
-        if names is not None:
-            refuse_other_names(found.names, names)
+        if not is_own(file):
+            forest = parse_forest(text)
+            if names is not None:
+                refuse_other_names(forest.names, names)
         return Booster(model_str=text)
     except (OSError, ValueError, LightGBMError) as error:
         raise BadFile(f"{file} is damaged ({error}): restore it, or {remedy}") from error

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kerncast.errors import InvalidValue, KerncastError, NotFound
-from kerncast.limits import limit_program
 from kerncast.models.answer import Answer
 from kerncast.models.model import Model
 from kerncast.models.predicting import Predictor
 from kerncast.op import Problem
+from kerncast.op.limits import limit_program
 from kerncast.serving.explorer.describing import Json, device_of
 
 MOST_RANKED = 100
