@@ -19,7 +19,7 @@ from kerncast.data.skipping import LINE
 from kerncast.declared.declaration import met_family
 from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue, KerncastError, NotFound
-from kerncast.files.given import given_path
+from kerncast.files.places import given_path
 from kerncast.models.problem_frames import refuse_differing, refuse_other_case
 from kerncast.op import Family
 

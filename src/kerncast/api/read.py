@@ -18,7 +18,7 @@ from kerncast.data.importers.recognise import recognised
 from kerncast.data.isolated_times import IMPORTED_ROWS, isolated_rows, isolated_sentence
 from kerncast.declared.declaration import is_written
 from kerncast.errors import InvalidValue
-from kerncast.files.given import given_path
+from kerncast.files.places import given_path
 from kerncast.software import EXACTLY
 
 

@@ -25,7 +25,7 @@ from kerncast.cli.views.output import (
 )
 from kerncast.cli.views.skipped import skipped_facts, skipped_lines
 from kerncast.data.isolated_times import isolated_sentence
-from kerncast.limits import sentence
+from kerncast.op.limits import sentence
 from kerncast.writing.terminal import distinct
 
 
