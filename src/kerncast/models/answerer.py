@@ -83,8 +83,9 @@ class PythonAnswerer:
     @cached_property
     def configs(self) -> list[Config]:
         """The candidates, in the model's order."""
-        names = list(self.family.config.parameters)
-        rows = self.model.candidates.select([f"config.{name}" for name in names]).iter_rows()
+        names, there = list(self.family.config.parameters), self.model.candidates
+        # A family with nothing to choose has one config, without parameters.
+        rows = there.select([f"config.{name}" for name in names]).iter_rows() if names else (() for _ in range(there.height))
         return [Config.trusted(self.family, dict(zip(names, row, strict=True))) for row in rows]
 
     def problem(self, values: Point) -> Problem:

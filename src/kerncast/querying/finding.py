@@ -18,10 +18,9 @@ from kerncast.models.choosing import Choice
 from kerncast.models.hull import Coverage
 from kerncast.models.model import Model
 from kerncast.op import Family
-from kerncast.querying.predicting import Ask, Asked
+from kerncast.querying.predicting import Ask, OpAnswerer
 from kerncast.registry import OPS
 from kerncast.software import newest_version
-from kerncast.store.sources import profile_of
 from kerncast.store.store import Entry, Store, canonical
 
 
@@ -57,7 +56,7 @@ class Found:
         """What has the same key is answered by the same selector."""
         return self.path, self.device
 
-    ready: Asked | None = None
+    ready: OpAnswerer | None = None
     """Set if the store has no model: what ships with the package answers, a model or the roofline."""
 
 
@@ -101,7 +100,7 @@ def in_store(store: Store, strict: bool = False, ask: Ask | None = None) -> Find
             return Found(store.path, ready=_question(asked, store, strict, ask))
         if len(found.entries) == 1 or found.family is None:
             return _stored(found.entries[0], asked)
-        return _narrowed(found.family, [(_stored(entry, asked), coverage) for entry, coverage in found.by_coverage()])
+        return _narrowed(found.family, [(_stored(entry, asked), coverage) for entry, coverage in found.coverages])
 
     return find
 
@@ -111,15 +110,15 @@ def _ready(asked: Address, store: Store, strict: bool, error: NotFound, ask: Ask
     if asked.op is None or asked.device is None:
         raise NotFound(f'{error}; or name the device, {{"device": "h100", …}}, for what comes with kerncast') from error
     question = _question(asked, store, strict, ask)
-    if not question.sources() and ((strict and asked.software is not None) or profile_of(asked.device) is None):
+    if not question.groups and ((strict and asked.software is not None) or question.profile is None):
         raise error
     return Found(store.path, ready=question)
 
 
-def _question(asked: Address, store: Store, strict: bool, ask: Ask | None) -> Asked:
+def _question(asked: Address, store: Store, strict: bool, ask: Ask | None) -> OpAnswerer:
     assert asked.op is not None
     assert asked.device is not None
-    return Asked(asked.op, asked.device, asked.software, asked.family, None, strict, store, lenient=True, ask=ask)
+    return OpAnswerer(asked.op, asked.device, asked.software, asked.family, store=store, strict=strict, lenient=True, ask=ask)
 
 
 def _stored(entry: Entry, asked: Address) -> Found:

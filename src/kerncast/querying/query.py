@@ -25,7 +25,7 @@ from kerncast.models.model import Model
 from kerncast.models.statuses import Answered
 from kerncast.progress import QUIET, Progress
 from kerncast.querying.finding import Address, Find, Found, Key, Several, among, in_store
-from kerncast.querying.predicting import Asked
+from kerncast.querying.predicting import OpAnswerer
 from kerncast.querying.ready import ReadyReader
 from kerncast.registry import OPS
 from kerncast.selecting.selector import Selector
@@ -64,7 +64,7 @@ class Query:
         self._make = selectors or self._selector_of
         self._selectors: dict[Key, Selector] = {}
         self._readers: dict[Key, RequestReader] = {}
-        self._prepared: dict[Asked, ReadyReader] = {}
+        self._prepared: dict[OpAnswerer, ReadyReader] = {}
         self._found: dict[Address, Found | Several | bytes] = {}
         self._ends: dict[Key, bytes] = {}
 
@@ -175,7 +175,7 @@ class Query:
         """Make the selectors of a model again when they are asked for."""
         self._selectors = {key: selector for key, selector in self._selectors.items() if key[0] != path}
 
-    def _ready(self, asked: Asked) -> ReadyReader:
+    def _ready(self, asked: OpAnswerer) -> ReadyReader:
         """What reads and answers requests without a model of the store, made once."""
         if asked not in self._prepared:
             if len(self._prepared) >= MOST_PREPARED:

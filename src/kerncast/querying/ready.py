@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 from kerncast.compiling.json_request import Refused, RequestReader, refusal, written
 from kerncast.compiling.json_text import NotJson, Token, scan
 from kerncast.compiling.request import Identity
-from kerncast.devices import profiles
 from kerncast.models.statuses import Answered
-from kerncast.querying.predicting import Asked, Ground, family_of, predictions
+from kerncast.querying.predicting import OpAnswerer
 from kerncast.querying.prediction import Prediction
 
 
 class ReadyReader:
     """Answers requests about one op on one device."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
-        family = family_of(asked)
-        profile = profiles().get(asked.name)
-        names = (asked.name, str(asked.device), *(() if profile is None else profile.aliases))
+    def __init__(self, answerer: OpAnswerer) -> None:
+        self.answerer, family = answerer, answerer.family
+        profile = answerer.profile
+        names = (answerer.name, str(answerer.device), *(() if profile is None else profile.aliases))
         self.reader = RequestReader(family, Identity(family.op, family.id, names, "", None))
-
-    @cached_property
-    def _ground(self) -> Ground:
-        """Looked for once: a caller that keeps this reader makes another one when the store changes."""
-        return Ground.of(self.asked)
 
     def prepare(self) -> None:
         """Look for the models that answer; a `NotFound` says that there are none for this device."""
-        _ = self._ground
+        _ = self.answerer.usable
 
     def answer(self, data: bytes) -> bytes:
         """The reply to a text: an object for an object, a list for a list."""
@@ -53,7 +45,7 @@ class ReadyReader:
                 problems[place] = {name: value for name, value in values.items() if value is not None}
             except Refused as refused:
                 replies[place] = refusal(refused)
-        told = predictions(self.asked, list(problems.values()), self._ground) if problems else []
+        told = self.answerer.ask(list(problems.values())) if problems else []
         for place, found in zip(problems, told, strict=True):
             position = {"position": requests[place].start} if found.status == Answered.BAD_INPUT else {}
             replies[place] = reply_of(found) | position
