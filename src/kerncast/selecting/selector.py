@@ -14,7 +14,6 @@ import polars as pl
 from kerncast.arrays import Floats, Ints
 from kerncast.backends.contract import Backend
 from kerncast.compiling.overrides import Overrides
-from kerncast.compiling.request import identity_of
 from kerncast.compiling.tiers import Tiers
 from kerncast.data.frames import Frame, as_polars, is_frame, with_columns
 from kerncast.device import Device
@@ -30,6 +29,7 @@ from kerncast.selecting import compiled as compiled
 from kerncast.selecting.measure import MOST_CONTENDERS, contenders, measure_top
 from kerncast.selecting.native import NativeAnswerer
 from kerncast.selecting.preparing import Prepared, listed, named_tier
+from kerncast.selecting.replies import answer_text
 from kerncast.selecting.tiered import TieredAnswerer
 from kerncast.selecting.tiers.build import TierOptions
 from kerncast.writing.terminal import printable
@@ -484,10 +484,7 @@ class Selector:
         """Answer a JSON request, or a list of them, in JSON: by the exported C, or in Python without a compiler."""
         if isinstance(self.answerer, NativeAnswerer):
             return self.answerer.binding.query(text)
-        from kerncast.compiling.json_request import RequestReader, answer_json
-
-        reader = RequestReader(self.model.family, identity_of(self.model))
-        return answer_json(reader, lambda values, tier: self.select(self.problem(values), tier), text, self.answering)
+        return answer_text(self, text)
 
 
 def _places(named: Sequence[tuple[Any, list[int]]]) -> Ints:
