@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import polars as pl
 
 from kerncast.budgets import JSON_BYTES
@@ -84,14 +83,13 @@ class ModelFiles:
     def out_of_fold(self) -> pl.DataFrame | None:
         """The out-of-fold prediction and the measurement of every training vector.
 
-        `device` is where it ran (older models do not say); `fold`, `time_ns` and `score` are the prediction (null: it was
-        trained without folds); `measured_ns` (null: it failed) and `noise` the measurement. None for configs that are given:
-        measurements of others say nothing of these.
+        `device` is where it ran; `fold`, `time_ns` and `score` are the prediction (null: it was trained without folds);
+        `measured_ns` (null: it failed) and `noise` the measurement. None for configs that are given: measurements of others say
+        nothing of these.
         """
         if self.own is not None:
             whole = None if self.given is not None else self.own.out_of_fold
-            known = whole is not None and "device" in whole.columns
-            return whole.filter(pl.col("device") == self.manifest.device.name) if whole is not None and known else whole
+            return None if whole is None else whole.filter(pl.col("device") == self.manifest.device.name)
         if PREDICTIONS not in self.manifest.files:
             return None
         return schema.with_optional(self.family, _read(self.path / PREDICTIONS))
@@ -110,7 +108,7 @@ class ModelFiles:
     @property
     def slim(self) -> bool:
         """Whether it has only what answers need: no predictions, no list of problems."""
-        return not isinstance(self.manifest.slim, msgspec.UnsetType)
+        return bool(self.manifest.slim)
 
     @property
     def recorded(self) -> bool:
