@@ -209,15 +209,10 @@ class Selector:
 
     def problem(self, values: Mapping[str, Any] | Problem) -> Problem:
         """A problem of the model's family, validated."""
+        if not isinstance(values, Mapping):
+            raise InvalidValue(f"one problem is a mapping, got {type(values).__name__}: ask `select_many` about several")
         if isinstance(values, Problem):
-            if values.family is self.model.family:
-                return values
-            if values.op is not self.model.family.op:
-                raise InvalidValue(f"the model is of {self.model.manifest.op}, the problem of {values.op.name}")
-        elif not isinstance(values, Mapping):
-            raise InvalidValue(
-                f"a problem is a mapping of parameters to values, got {type(values).__name__}: ask `select_many` about several"
-            )
+            return self.model.problem(values)
         return self.model.problem(without_device(self.model.family, values, self._device_of(values)))
 
     def _device_of(self, values: Mapping[str, Any]) -> str:
