@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class SelectorParts:
     """A model, its tiers and the artefact of both."""
 
     model: Model
@@ -47,7 +47,7 @@ class Prepared:
         options: TierOptions | None,
         configs: Configs | None,
         progress: Progress,
-    ) -> Prepared:
+    ) -> SelectorParts:
         """With `configs`, these are chosen from, and there are no tiers of them."""
         if configs is not None:
             from kerncast.selecting.offering import offering
