@@ -61,24 +61,26 @@ class Query:
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         try:
             addresses, read = _addresses(data)
-            routes = [self._route(address) for address in addresses]
-            alone = routes[0] if routes and all(route is routes[0] for route in routes) else None
-            if isinstance(alone, Route) and alone.target is not None and _are_named(addresses, alone.target):
-                native = self._native(alone.target)
-                if native is not None:
-                    return _amended(native.query(data), alone.target)
+            routes = {address: self._route(address) for address in dict.fromkeys(addresses)}
+            native = self._native(routes)
+            if native is not None:
+                return _amended(*native, data)
             replies = self._by_route(read or Text(data), addresses, routes)
         except NotJson as error:
             return written(not_json(error))
         return written(replies if data.lstrip()[:1] == b"[" else replies[0])
 
-    def _native(self, target: ModelTarget) -> Selector | None:
-        """The selector of a model that reads whole texts itself; None: Python reads them."""
+    def _native(self, routes: Mapping[Address | None, Route | Reply]) -> tuple[ModelTarget, Selector] | None:
+        """The model that reads a whole text itself: it is the only one, and knows the device by its names there; else None."""
+        targets = {route.target if isinstance(route, Route) else None for route in routes.values()}
+        target = targets.pop() if len(targets) == 1 else None
+        if target is None or not {address.device for address in routes if address is not None} <= {None, *target.names}:
+            return None
         try:
             selector = self.selector(target)
         except KerncastError:  # which becomes the reply to each request
             return None
-        return selector if selector.is_compiled else None
+        return (target, selector) if selector.is_compiled else None
 
     # -- who answers ---------------------------------------------------------------------------------------
 
@@ -129,11 +131,14 @@ class Query:
 
     # -- requests that Python reads --------------------------------------------------------------------------
 
-    def _by_route(self, text: Text, addresses: Sequence[Address | None], routes: Sequence[Route | Reply]) -> list[Reply]:
+    def _by_route(
+        self, text: Text, addresses: Sequence[Address | None], routes: Mapping[Address | None, Route | Reply]
+    ) -> list[Reply]:
         """A reply to each request: those of one route are answered together."""
         replies: dict[int, Reply] = {}
         places: dict[Route, list[int]] = {}
-        for place, route in enumerate(routes):
+        for place, address in enumerate(addresses):
+            route = routes[address]
             if isinstance(route, Route):
                 places.setdefault(route, []).append(place)
             else:
@@ -152,7 +157,7 @@ class Query:
                 except RequestRefused as refused:
                     replies[place] = text.refusal(place, refused)
             replies |= self._answered(route, reader, text, requests)
-        return [replies[place] for place in range(len(routes))]
+        return [replies[place] for place in range(len(addresses))]
 
     def _reader(self, route: Route) -> RequestReader:
         """What reads the requests of a route, made once; an error says that its model, or a name, is not there."""
@@ -224,12 +229,6 @@ def _address(request: Any) -> Address | None:
     return Address(**known) if all(value is None or isinstance(value, str) for value in known.values()) else None
 
 
-def _are_named(addresses: Sequence[Address | None], target: ModelTarget) -> bool:
-    """Whether all requests name the device as the model does, if they name it."""
-    named = {None if address is None else address.device for address in addresses}
-    return named <= {None, *target.names}
-
-
 def _is_op(name: str) -> bool:
     return name in OPS.found or name in OPS.by_alias
 
@@ -244,8 +243,9 @@ def _unusable(error: KerncastError, route: Route) -> Reply:
     return _refused(Answered.CORRUPT if damaged else Answered.NO_MODEL, str(error))
 
 
-def _amended(data: bytes, target: ModelTarget) -> bytes:
-    """What compiled code replied, with what the store knows of its model."""
+def _amended(target: ModelTarget, selector: Selector, data: bytes) -> bytes:
+    """What compiled code replies to a text, with what the store knows of its model."""
+    data = selector.query(data)
     if target.warning is None and target.entry is None:
         return data
     reply = msgspec.json.decode(data)
