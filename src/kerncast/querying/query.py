@@ -23,7 +23,7 @@ from kerncast.querying.predicting import OpAnswerer
 from kerncast.querying.prediction import Prediction
 from kerncast.registry import OPS
 from kerncast.selecting.replies import ModelReplies, not_json, written
-from kerncast.selecting.request import JsonRequest, Reply, RequestReader, RequestRefused, Text, is_object
+from kerncast.selecting.request import JsonRefused, JsonRequest, Reply, RequestReader, Text, is_object
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
 
@@ -154,7 +154,7 @@ class Query:
                 address = addresses[place]
                 try:
                     requests[place] = reader.read(text.requests[place], None if address is None else address.device)
-                except RequestRefused as refused:
+                except JsonRefused as refused:
                     replies[place] = text.refusal(place, refused)
             replies |= self._answered(route, reader, text, requests)
         return [replies[place] for place in range(len(addresses))]

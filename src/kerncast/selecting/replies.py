@@ -13,7 +13,7 @@ from kerncast.models import software as softwares
 from kerncast.models.answer import Answer, without_choice
 from kerncast.models.statuses import Answered
 from kerncast.op import Family, Problem
-from kerncast.selecting.request import JsonRequest, Reply, RequestReader, RequestRefused, Text
+from kerncast.selecting.request import JsonRefused, JsonRequest, Reply, RequestReader, Text
 
 if TYPE_CHECKING:  # it imports this module
     from kerncast.selecting.selector import Selector
@@ -34,15 +34,15 @@ class ModelReplies:
         for place, request in requests.items():
             try:
                 reader.split(request, self.identity.products)
-            except RequestRefused as refused:
+            except JsonRefused as refused:
                 replies[place] = text.refusal(place, refused)
                 continue
             try:
                 problem = reader.problem(request)
                 if request.tier is not None and request.tier not in self.selector.answering:
                     said = f"the tier '{request.tier}' is not in this artefact: ask another, or export it with that tier"
-                    raise RequestRefused(Answered.BAD_INPUT, said, request.path)
-            except RequestRefused as refused:
+                    raise JsonRefused(Answered.BAD_INPUT, said, request.path)
+            except JsonRefused as refused:
                 replies[place] = text.refusal(place, refused) | self._origin(place, request, text)
             else:
                 problems.setdefault(request.tier, {})[place] = problem
@@ -106,7 +106,7 @@ def answer_text(selector: Selector, text: str | bytes) -> bytes:
     for place, value in enumerate(read.requests):
         try:
             requests[place] = reader.read(value)
-        except RequestRefused as refused:
+        except JsonRefused as refused:
             replies[place] = read.refusal(place, refused)
     replies |= ModelReplies(selector).to(reader, read, requests)
     listed = [replies[place] for place in range(len(read.requests))]
