@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from kerncast.errors import KerncastError, quoted
-from kerncast.querying.finding import Address, Found, Several
+from kerncast.querying.finding import Address, Route
 from kerncast.querying.query import Query
 from kerncast.serving.background import FIRST_PIECE, THREADS, HasLeft, Jobs, ShippedCode, piece_after
 from kerncast.serving.replies import Names, RequestRefused
@@ -47,7 +47,7 @@ class QueryAnswers:
         self._sources, self._settings, self._jobs, self._names = sources, settings, jobs, names
         self.version = sources.version
         self._search = sources.finding(settings.software, settings.strict, compiled.ask)
-        self._models: dict[Address, Found] = {}
+        self._models: dict[Address, Route] = {}
         """The models of the store and of paths that answer all questions with an address."""
         self._at_once = Query(self._models.__getitem__, selectors=sources.selector_at)
         self._in_threads = [Query(self._find, selectors=sources.selector_at) for _ in range(THREADS)]
@@ -57,14 +57,14 @@ class QueryAnswers:
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()
         """Replies to single questions that threads gave; used by the event loop alone."""
 
-    def _find(self, address: Address) -> Found | Several:
-        """Which model answers. If it is one whatever the problem is, it is remembered for the event loop."""
-        model = self._search(address)
-        if isinstance(model, Found) and model.ready is None:
+    def _find(self, address: Address) -> Route:
+        """Who answers. If it is one model whatever the problem is, it is remembered for the event loop."""
+        route = self._search(address)
+        if route.target is not None:
             if len(self._models) >= MOST_ADDRESSES:
                 self._models.clear()
-            self._models[address] = model
-        return model
+            self._models[address] = route
+        return route
 
     async def answer(self, data: bytes, has_left: HasLeft) -> bytes:
         """The reply to a question or to a list of questions."""
@@ -87,8 +87,9 @@ class QueryAnswers:
 
     def _is_quick(self, address: Address, data: bytes) -> bool:
         """Whether compiled code answers a question in microseconds; one that names its tier may ask about every config."""
-        model = self._models.get(address)
-        return model is not None and b'"tier"' not in data and self._sources.is_quick(model.path, model.device)
+        route = self._models.get(address)
+        target = None if route is None else route.target
+        return target is not None and b'"tier"' not in data and self._sources.is_quick(target.path, target.device)
 
     def _long(self, data: bytes) -> bytes:
         """The reply to a long question."""
@@ -144,10 +145,10 @@ class QueryAnswers:
         """Ready for what was asked before a change; those that answered then go on until what is new is built."""
         for address in list(before._models):
             try:
-                model = self._find(address)
-                if isinstance(model, Found) and model.ready is None:
-                    self._sources.selector_at(model.path, model.device)
-                    self._sources.builder.wait(model.path)
+                target = self._find(address).target
+                if target is not None:
+                    self._sources.selector_at(target.path, target.device)
+                    self._sources.builder.wait(target.path)
             except KerncastError:
                 continue  # there is no such model any more, which answers say
         return self
