@@ -5,15 +5,13 @@ import json
 import pytest
 
 from kerncast import devices
-from kerncast.compiling.json_request import Refused, RequestReader
-from kerncast.compiling.json_text import scan
-from kerncast.compiling.request import Identity
 from kerncast.data.importers import Options, import_files
 from kerncast.errors import InvalidValue
 from kerncast.expr import Namespace
 from kerncast.op import Op, Problem
 from kerncast.parameters import Categorical, Int, JsonField
 from kerncast.registry import FAMILIES, OPS
+from kerncast.selecting.request import Refused, RequestReader
 
 TTNN = ["concatenate_heads", "create_qkv_heads", "eltwise_unary", "matmul_sharded", "paged_sdpa_decode"]
 BF16 = {"dtype": "bfloat16", "memory": {"buffer": "DRAM"}}
@@ -22,8 +20,8 @@ BF16 = {"dtype": "bfloat16", "memory": {"buffer": "DRAM"}}
 def problem(op, request):
     """The problem that a request means."""
     family = FAMILIES.get(f"{op}/single")
-    reader = RequestReader(family, Identity(family.op, family.id, ("wormhole_b0",), "m", None))
-    asked = reader.read(scan(json.dumps(request).encode()))
+    reader = RequestReader(family, ("wormhole_b0",))
+    asked = reader.read(json.loads(json.dumps(request)))
     return Problem(family, {name: value for name, value in asked.values.items() if value is not None})
 
 

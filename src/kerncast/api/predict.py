@@ -9,7 +9,7 @@ from typing import Any, overload
 from kerncast.api.showing import Wanted, shown
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.querying.predicting import Asked, devices_of, predictions
+from kerncast.querying.predicting import OpAnswerer, devices_of
 from kerncast.querying.prediction import Prediction
 from kerncast.selecting import compiled as compiled
 from kerncast.store.store import Store
@@ -73,13 +73,13 @@ def predict(
         if not isinstance(problem, Mapping):
             raise InvalidValue(f"a problem is a mapping of parameters to values, got {type(problem).__name__}")
     opened = store if isinstance(store, Store) or store is None else Store.open(store)
-    asked = Asked(op, given, software, family, config, store=opened)
+    answerer = OpAnswerer(op, given, software, family, config, store=opened)
     if len(listed) < WORTH_SHOWING:
-        found = predictions(asked, listed)
+        found = answerer.ask(listed)
     else:
         with shown(progress) as show:
             show.stage(f"predicting {len(listed):,} problems")
-            found = predictions(asked, listed)
+            found = answerer.ask(listed)
     return found[0] if alone else found
 
 

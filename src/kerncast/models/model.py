@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -28,12 +29,13 @@ from kerncast.learners.kinds import learner_class
 from kerncast.learners.lightgbm_text import refuse_other_names
 from kerncast.learners.target import Target
 from kerncast.models.answer import Answer
+from kerncast.models.answerer import PythonAnswerer
 from kerncast.models.card import card_html, summary_line
 from kerncast.models.elsewhere import away_from
 from kerncast.models.files import ModelFiles
+from kerncast.models.given import KNOWN, GivenConfigs
 from kerncast.models.hull import Coverage
 from kerncast.models.manifest import MANIFEST, Manifest, read_manifest
-from kerncast.models.predicting import Predictor
 from kerncast.models.products import Product, products_of, whole_problem
 from kerncast.models.rules import model_rules
 from kerncast.op import Family, Problem
@@ -56,12 +58,23 @@ class Model(ModelFiles):
 
     NO_ERRORS: ClassVar[str] = "the model does not record how wrong it was in training, so its times have no interval"
 
-    def __init__(self, path: Path, manifest: Manifest, family: Family, learner: Learner, profile: Device | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        family: Family,
+        learner: Learner,
+        profile: Device | None = None,
+        *,
+        own: Model | None = None,
+        given: GivenConfigs | None = None,
+    ) -> None:
         """`profile` is the device that rules about configs hold for, if features are computed from other numbers."""
         self.path, self.manifest, self.family, self.learner = path, manifest, family, learner
         self.target = Target(manifest.target, manifest.target_log)
         self.profile = profile or manifest.device
-        self._predictors: dict[Device, Predictor] = {}
+        self.own, self.given = own, given
+        self._answerers: dict[Device, PythonAnswerer] = {}
         self._featurizers: dict[Device, Featurizer] = {}
         self._bound: dict[str, Model] = {}
 
@@ -161,15 +174,17 @@ class Model(ModelFiles):
     @property
     def trust_digest(self) -> str:
         """What the list of trusted models has for it."""
-        return self.manifest.checksum
+        return self.manifest.checksum if self.own is None else self.own.trust_digest
 
     def built_for(self, problem: Mapping[str, Any]) -> Flags | None:
         """Which candidates are there for a problem; None: all of them."""
-        return None
+        return None if self.given is None else self.given.built_for(problem, self.labels)
 
     def mark(self, answer: Answer, row: int) -> Answer:
         """An answer with one of the candidates, with what is to be said of it."""
-        return answer if self.recorded else replace(answer, note=self.NO_ERRORS)
+        if not self.recorded:
+            return replace(answer, note=self.NO_ERRORS)
+        return answer if self.given is None else self.given.marked(answer, self.candidates[KNOWN][row])
 
     def featurizer(self, device: Device | None = None) -> Featurizer:
         """The featurizer, for the model's own device unless another is given.
@@ -229,16 +244,6 @@ class Model(ModelFiles):
         measure = self.manifest.interval.beyond.sizes.measure
         return Program({measure: self.featurizer().work().outputs[measure]})
 
-    def bounds(self, problem: Mapping[str, Any], time_ns: float) -> tuple[float | None, float | None]:
-        """The interval of one predicted time; None if the model has no intervals."""
-        if self.manifest.interval is None:
-            return None, None
-        kinds = schema.schema_of(self.family)
-        columns = [f"problem.{name}" for name in self.family.problem.parameters]
-        values = {name: pl.Series([problem[name.removeprefix("problem.")]], dtype=kinds[name]) for name in columns}
-        lower, upper = self.bounds_of(pl.DataFrame(values), np.array([time_ns]))
-        return float(lower[0]), float(upper[0])
-
     def rank_rows(self, rows: Rows) -> Predicted:
         """Like `predict_rows`, for judging choices: configs that break a rule or never worked in training are chosen last."""
         # In blocks: the features of a million rows take gigabytes.
@@ -292,7 +297,7 @@ class Model(ModelFiles):
         `device` is a profile, its name or the path of its file. On one that was not measured the interval is wider by how far
         it is from those that were; a model of fewer than three devices says `out_of_range`, and gives a time without interval.
         """
-        asked = self.predictor(device)
+        asked = self.answerer(device)
         if isinstance(problems, Mapping):
             if config is not None and not isinstance(config, Mapping):
                 raise InvalidValue("one problem has one config, got a list: give a list of problems too")
@@ -310,18 +315,18 @@ class Model(ModelFiles):
         """The k best configs for a problem on a device, as `predict` finds the best one; a refusal is a list of one."""
         if k < 1:
             raise InvalidValue(f"`k` must be at least 1, got {k}")
-        return self.predictor(device).ranked(problem, k)
+        return self.answerer(device).ranked(problem, k)
 
-    def predictor(self, device: Device | str | None = None) -> Predictor:
-        """The predictor for a device; for a model of several devices the caller must say which."""
+    def answerer(self, device: Device | str | None = None) -> PythonAnswerer:
+        """What answers for a device; for a model of several devices the caller must say which."""
         if device is None and len(self.manifest.devices) > 1:
             named = ", ".join(record.name for record in self.manifest.devices)
             raise InvalidValue(f"the model is for several devices ({named}): name one with `device`")
         found = self.rated(self._named(device) if isinstance(device, str) else device or self.device)
-        if found not in self._predictors:
+        if found not in self._answerers:
             own = len(self.manifest.devices) > 1 and away_from(self, found) is None
-            self._predictors[found] = Predictor(self.on(found) if own else self, found)
-        return self._predictors[found]
+            self._answerers[found] = PythonAnswerer(self.on(found) if own else self, found)
+        return self._answerers[found]
 
     def rated(self, device: Device) -> Device:
         """A profile of one of its devices with the rates that times were learned relative to; others stay as they are."""
@@ -362,10 +367,27 @@ class Model(ModelFiles):
         if len(self.manifest.devices) == 1 and wanted == self.device.name:
             return self
         if wanted not in self._bound:
-            from kerncast.models.bound import BoundModel
-
-            self._bound[wanted] = BoundModel(self, wanted)
+            self._bound[wanted] = self._of_device(wanted)
         return self._bound[wanted]
+
+    def _of_device(self, device: str) -> Model:
+        """Its candidates are those that worked on the device, its dtypes those that were measured there."""
+        manifest, records = self.manifest, {record.name: record for record in self.manifest.devices}
+        if device not in records:
+            raise InvalidValue(f"{self.path} was trained on {', '.join(records)}, not on {device}: name one of these")
+        digest = hashlib.blake2b(f"{manifest.checksum} on {device}".encode(), digest_size=16)
+        return self.part(
+            msgspec.structs.replace(
+                manifest, devices=(records[device],), dtypes=manifest.dtypes_on(device), hull=manifest.hull_on(device),
+                device_dtypes={}, device_software={}, software=manifest.software_on(device),
+                checksum=digest.hexdigest(),
+            )
+        )  # fmt: skip
+
+    def part(self, manifest: Manifest, given: GivenConfigs | None = None) -> Model:
+        """A part of this model that its `manifest` describes, or the model with configs that are `given`."""
+        profile = None if given is None else self.profile
+        return Model(self.path, manifest, self.family, self.learner, profile, own=self, given=given)
 
     @cached_property
     def notes(self) -> list[str]:

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Ints
 from kerncast.backends.contract import CannotCompile
 from kerncast.compiling.binding import Binding
 from kerncast.compiling.c99 import NotInC
-from kerncast.compiling.encoding import MISSING
 from kerncast.compiling.header import MOST_PINS
 from kerncast.compiling.loading import NotTrusted, load
 from kerncast.compiling.lower import Artefact, lower
@@ -26,7 +24,6 @@ from kerncast.models.tier import ALONE, CHOOSING, Tier
 from kerncast.op import Problem
 from kerncast.progress import Progress
 from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_named
-from kerncast.space import Space
 
 if TYPE_CHECKING:
     from kerncast.selecting.offering import Configs
@@ -97,34 +94,6 @@ class Prepared:
         space = self.model.family.problem
         none = np.empty((0, len(space.parameters)), np.int64)
         return Decided(np.ones(self.artefact.candidates, dtype=bool), none, np.empty(0, np.int64), space)
-
-
-class Encoder:
-    """Valid problems as the numbers that C reads; the tables are made once."""
-
-    def __init__(self, space: Space) -> None:
-        self._names = list(space.parameters)
-        # Labels and flags by a table, whole numbers as they are.
-        self._codes: list[dict[Any, int] | None] = [
-            {parameter.value(i): parameter.number(i) for i in range(parameter.size)} if parameter.codes else None
-            for parameter in space.parameters.values()
-        ]
-
-    def __call__(self, problem: Problem) -> list[int]:
-        return [
-            MISSING if value is None else int(value) if codes is None else codes[value]
-            for (_, value), codes in zip(problem._values, self._codes, strict=True)
-        ]
-
-    def frame(self, problems: pl.DataFrame) -> Ints:
-        """Valid problems (`problem.*`, in stored types) as rows of numbers."""
-        found = np.empty((problems.height, len(self._names)), np.int64)
-        for place, (name, codes) in enumerate(zip(self._names, self._codes, strict=True)):
-            column = problems[f"problem.{name}"]
-            if codes is not None:
-                column = column.replace_strict(codes, default=None, return_dtype=pl.Int64)
-            found[:, place] = column.cast(pl.Int64).fill_null(MISSING).to_numpy()
-        return found
 
 
 def named_tier(given: Tier | str) -> Tier:

@@ -13,7 +13,7 @@ from kerncast.selecting.selector import Selector
 from kerncast.serving.declarations import Problem, SelectRequest, whole
 from kerncast.serving.settings import Settings
 from kerncast.serving.sources import Listed, Sources, check_device
-from kerncast.store.sources import only_lookup
+from kerncast.store.find import only_group
 from kerncast.store.store import Entry, canonical
 
 # The tiers that are built before they are asked; the others are ready as soon as the model is.
@@ -75,12 +75,12 @@ def _found(sources: Sources, asked: SelectRequest, problem: Problem, settings: S
     if given:
         return given[0].entry
     software = asked.software or settings.software
-    lookup = only_lookup(asked.op, asked.family, asked.device, software, strict=settings.strict, store=sources.store_or_none)
-    if lookup.entries[0].shipped:
+    group = only_group(asked.op, asked.family, asked.device, software, strict=settings.strict, store=sources.store_or_none)
+    if group.entries[0].shipped:
         # They are in the order in which `query` asks them, and none was named by the user.
-        return lookup.nearest(_given(problem))
+        return group.nearest(_given(problem))
     try:
-        return lookup.only(_given(problem))
+        return group.only(_given(problem))
     except InvalidValue as error:
         raise InvalidValue(str(error).replace("`name`", "`model`")) from error
 

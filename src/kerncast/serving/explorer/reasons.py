@@ -19,7 +19,7 @@ NEAR = 6
 
 def why(model: Model, problem: Mapping[str, Any], config: Mapping[str, Any] | None = None, device: str | None = None) -> Json:
     """The predicted time as a product: the work's own time, the mean miss, a factor for each feature."""
-    asked = model.predictor(device_of(model, device))
+    asked = model.answerer(device_of(model, device))
     whole, chosen = asked.problem(problem), asked.config(config or {})
     try:
         found = reasons(asked.model, asked.vectors([whole], [chosen]), asked.device)
@@ -40,7 +40,7 @@ def why(model: Model, problem: Mapping[str, Any], config: Mapping[str, Any] | No
 
 def near(model: Model, problem: Mapping[str, Any], config: Mapping[str, Any] | None = None, device: str | None = None) -> Json:
     """The measured problems that are most like this one, each with its fastest config and what this config took there."""
-    asked = model.predictor(device_of(model, device))
+    asked = model.answerer(device_of(model, device))
     if asked.model.out_of_fold is None:
         kept = "a slim model keeps none" if model.slim else "it records none"
         return {"available": False, "reason": f"the model's directory has no measurements ({kept}): open the dataset instead"}

@@ -1,11 +1,10 @@
-"""Which of the store's models answers: by what it covers, then its software, then its date."""
+"""Models of one family that may answer: which of them covers a problem, then their software, then their date."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from kerncast import devices as profiles
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.models import software as softwares
 from kerncast.models.choosing import Choice
-from kerncast.models.hull import COVERED, Coverage, Distance, range_words
+from kerncast.models.hull import COVERED, Coverage, range_words
 from kerncast.op import Family
 from kerncast.software import newest_version, short_name
 from kerncast.space import Value
@@ -25,8 +24,8 @@ LISTED = 12
 
 
 @dataclass(frozen=True)
-class Lookup:
-    """The models of one family on one device, in the order in which they are taken if they cover a problem equally well."""
+class ModelGroup:
+    """Models of one family that may answer for one device, in the order in which they are taken."""
 
     entries: tuple[Entry, ...]
     """One of the requested software first, then one that the user did not name, then the newest."""
@@ -34,30 +33,10 @@ class Lookup:
     """The op as it was asked for."""
     preset: Mapping[str, Value]
     """The parameters that this name of the op sets (`exp`: func=exp)."""
-
-    @classmethod
-    def among(
-        cls, there: list[Entry], asked: str, family: str | None, device: str | None, software: str | Sequence[str] | None,
-        name: str | None, strict: bool, path: Path, preset: Mapping[str, Value],
-    ) -> Lookup:  # fmt: skip
-        """The models of an op that fit; raises if there is none, or if the family or the device must be named."""
-        found = _on_device(_of_family(there, there[0].op, family), device, path)
-        if name is not None:
-            named = [entry for entry in found if entry.record.name == name or (name == DEFAULT and not entry.named)]
-            if not named:
-                raise NotFound.named(f"model of {found[0].family}", name, {entry.record.name for entry in found})
-            found = named
-        found = sorted(found, key=lambda entry: entry.record.added, reverse=True)
-        if isinstance(software, str):  # of several versions that a name such as `vllm` means, the newest comes first
-            found = sorted(found, key=lambda entry: newest_version(entry.software, software), reverse=True)
-        found = sorted(found, key=lambda entry: entry.named)
-        if software is not None:
-            same = [entry for entry in found if softwares.is_same(entry.software, software)]
-            if strict and not same:
-                raise _no_such_software(found, software)
-            others = [_warned(entry, software) for entry in found if entry not in same]
-            found = same if strict else [*same, *others]
-        return cls(tuple(found), asked, preset)
+    seen: bool = True
+    """Whether the models were trained on the device; otherwise they are asked about its profile."""
+    device: str | None = None
+    """Its name; None: any."""
 
     @cached_property
     def family(self) -> Family | None:
@@ -67,8 +46,12 @@ class Lookup:
                 return entry.declared_family()
         return None
 
-    def by_coverage(self) -> list[tuple[Entry, Coverage]]:
-        """The models with what they cover, in order. One that cannot be read is left out, unless there is no other."""
+    @cached_property
+    def coverages(self) -> list[tuple[Entry, Coverage]]:
+        """The models with what they cover, in order. One that cannot be read is left out, unless there is no other.
+
+        Read once, for a list of problems asks again and again.
+        """
         known, damaged = [], []
         for entry in self.entries:
             try:
@@ -79,16 +62,45 @@ class Lookup:
             raise damaged[0]
         return known
 
+    @cached_property
+    def _on_device(self) -> list[tuple[Entry, Coverage]]:
+        """The same for the device alone."""
+        device = self.device
+        return [(entry, coverage if device is None else coverage.on(device)) for entry, coverage in self.coverages]
+
+    def covering(self, problem: Mapping[str, Any]) -> Entry | None:
+        """The first model that covers a problem, given in part, on the device; None: none does."""
+        return next((entry for entry, coverage in self._on_device if coverage.distance(problem) == COVERED), None)
+
+    def coverage(self, entry: Entry) -> Coverage | None:
+        """What one of the models covers on the device; None: it cannot be read."""
+        return next((coverage for item, coverage in self._on_device if item is entry), None)
+
+    # -- problems --------------------------------------------------------------------------------------
+
+    def checked(self, problem: Mapping[str, Any]) -> dict[str, Value]:
+        """The given parameters, each of which must be one of the family's, and those that the name of the op sets."""
+        if self.family is None:
+            if problem:
+                raise NotFound(f"{self.entries[0].family} is not installed here, so its problems are unknown: name a model")
+            return {}
+        known_parameters(self.family, problem)
+        for name, value in self.preset.items():
+            if problem.get(name, value) != value:
+                raise InvalidValue(
+                    f"{self.asked} means {name}={value}, which contradicts {name}={problem[name]}: leave one of them out"
+                )
+        return {**self.preset, **problem}
+
     def only(self, problem: Mapping[str, Any]) -> Entry:
         """The model for a problem, of which some parameters may be given; an error if no model covers it, or several do."""
         if len(self.entries) == 1 and not problem:
             return self.entries[0]
-        known = self.by_coverage()
         asked = self.checked(problem)
-        distances = [self._distance(known, place, asked) for place in range(len(known))]
-        covering = [item for item, distance in zip(known, distances, strict=True) if distance == COVERED]
+        distances = [self.choice.distance(number, asked) for number in range(len(self.coverages))]
+        covering = [item for item, distance in zip(self.coverages, distances, strict=True) if distance == COVERED]
         if not covering:
-            raise self._uncovered(*known[distances.index(min(distances))], asked)
+            raise self._uncovered(*self.coverages[distances.index(min(distances))], asked)
         first, widest = covering[0]
         rivals = [(entry, coverage) for entry, coverage in covering[1:] if _rank(entry) == _rank(first)]
         clash = [entry for entry, coverage in rivals if entry.named or not widest.contains(coverage)]
@@ -98,53 +110,23 @@ class Lookup:
             raise _ambiguous(told, problem)
         return first
 
-    def checked(self, problem: Mapping[str, Any]) -> dict[str, Value]:
-        """The given parameters, each of which must be one of the family's, and those that the name of the op sets."""
-        if self.family is None:
-            if problem:
-                raise NotFound(f"{self.entries[0].family} is not installed here, so its problems are unknown: name a model")
-            return {}
-        for name, value in problem.items():
-            rule = self.family.problem.parameters.get(name)
-            if name in self.family.op.products:
-                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                    raise InvalidValue(f"{name} must be a whole number from 1, got {value!r}")
-                continue
-            if rule is None:
-                raise NotFound.named(f"parameter of {self.family.op.name}", name, self.family.problem.parameters)
-            if value is not None and rule.index(value) is None:
-                raise InvalidValue(f"{name} {rule.refusal(value)}")
-        return self.whole(problem)
-
-    def whole(self, problem: Mapping[str, Any]) -> dict[str, Value]:
-        """A problem with the parameters that the name of the op sets."""
-        for name, value in self.preset.items():
-            if problem.get(name, value) != value:
-                raise InvalidValue(
-                    f"{self.asked} means {name}={value}, which contradicts {name}={problem[name]}: leave one of them out"
-                )
-        return {**self.preset, **problem}
-
     def nearest(self, problem: Mapping[str, Any]) -> Entry:
-        """The model for a problem as a query takes it: the first that covers it, else the one that comes closest."""
+        """The first model that covers a problem, else the first of those that come closest: it says what it was trained with.
+
+        A problem may be given in part, and by products of its sizes; what is wrong with it is for the model to say.
+        """
         if len(self.entries) == 1 or self.family is None:
             return self.entries[0]
         rules = self.family.problem.parameters
-        # What is wrong with a problem is for the model to say.
         valid = {name: value for name, value in problem.items() if name in rules and rules[name].index(value) is not None}
         totals = {name: value for name, value in problem.items() if name in self.family.op.products}
-        return self._choice.nearest({**self.preset, **valid, **totals})
+        return self.choice.nearest({**self.preset, **valid, **totals})
 
     @cached_property
-    def _choice(self) -> Choice[Entry]:
+    def choice(self) -> Choice[Entry]:
+        """The models with what they cover, to choose among."""
         assert self.family is not None
-        return Choice(self.family, self.by_coverage())
-
-    def _distance(self, known: list[tuple[Entry, Coverage]], place: int, asked: Mapping[str, Value]) -> Distance:
-        """How far a problem, which may be given by products of its sizes, is from what a model covers."""
-        if self.family is None or not any(name in asked for name in self.family.op.products):
-            return known[place][1].distance(asked)
-        return Choice(self.family, known).distance(place, asked)
+        return Choice(self.family, self.coverages)
 
     def _uncovered(self, entry: Entry, coverage: Coverage, asked: Mapping[str, Value]) -> NotFound:
         products = {} if self.family is None else self.family.op.products
@@ -157,6 +139,41 @@ class Lookup:
             f"no model of {entry.family} on {entry.device} in the store covers this problem; the nearest is {entry.id}: "
             f"{rules}; train one on such problems and add it"
         )
+
+
+def known_parameters(family: Family, problem: Mapping[str, Any]) -> dict[str, Any]:
+    """The given values of a problem, each of which must be a parameter of the family, or a product of two, and valid."""
+    for name, value in problem.items():
+        rule = family.problem.parameters.get(name)
+        if name in family.op.products:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidValue(f"{name} must be a whole number from 1, got {value!r}")
+        elif rule is None:
+            raise NotFound.named(f"parameter of {family.op.name}", name, family.problem.parameters)
+        elif value is not None and rule.index(value) is None:
+            raise InvalidValue(f"{name} {rule.refusal(value)}")
+    return {name: value for name, value in problem.items() if value is not None}
+
+
+def in_order(
+    entries: list[Entry], software: str | Sequence[str] | None = None, name: str | None = None, strict: bool = False
+) -> tuple[Entry, ...]:
+    """Models of one family in the order in which they are taken; those of other software than asked for have a warning."""
+    if name is not None:
+        named = [entry for entry in entries if entry.record.name == name or (name == DEFAULT and not entry.named)]
+        if not named:
+            raise NotFound.named(f"model of {entries[0].family}", name, {entry.record.name for entry in entries})
+        entries = named
+    entries = sorted(entries, key=lambda entry: entry.record.added, reverse=True)
+    if isinstance(software, str):  # of several versions that a name such as `vllm` means, the newest comes first
+        entries = sorted(entries, key=lambda entry: newest_version(entry.software, software), reverse=True)
+    entries = sorted(entries, key=lambda entry: entry.named)
+    if software is None:
+        return tuple(entries)
+    same = [entry for entry in entries if softwares.is_same(entry.software, software)]
+    if strict and not same:
+        raise _no_such_software(entries, software)
+    return tuple(same if strict else [*same, *(_warned(entry, software) for entry in entries if entry not in same)])
 
 
 def _ambiguous(several: list[tuple[Entry, Coverage]], problem: Mapping[str, Any]) -> InvalidValue:
@@ -175,8 +192,8 @@ def _warned(entry: Entry, software: str | Sequence[str]) -> Entry:
     """The entry with a warning that it was trained on other software than asked for."""
     asked = _asked(software)
     if not entry.software:
-        return dataclasses.replace(entry, warning=f"asked for {asked}, the model {softwares.trained(())}")
-    return dataclasses.replace(entry, warning=f"trained on {', '.join(map(short_name, entry.software))}, not on {asked}")
+        return replace(entry, warning=f"asked for {asked}, the model {softwares.trained(())}")
+    return replace(entry, warning=f"trained on {', '.join(map(short_name, entry.software))}, not on {asked}")
 
 
 def _asked(software: str | Sequence[str]) -> str:
@@ -194,7 +211,8 @@ def _no_such_software(there: list[Entry], software: str | Sequence[str]) -> NotF
     )
 
 
-def _of_family(there: list[Entry], op: str, family: str | None) -> list[Entry]:
+def of_one_family(there: list[Entry], op: str, family: str | None) -> list[Entry]:
+    """The models of a family, which must be named if there are several."""
     known = sorted({entry.family for entry in there})
     if family is None:
         if len(known) > 1:
@@ -206,7 +224,8 @@ def _of_family(there: list[Entry], op: str, family: str | None) -> list[Entry]:
     return found
 
 
-def _on_device(there: list[Entry], device: str | None, path: Path) -> list[Entry]:
+def on_one_device(there: list[Entry], device: str | None, path: Path) -> list[Entry]:
+    """The models of a device, which must be named if there are several."""
     known = sorted({name for entry in there for name in entry.record.devices})
     if device is None:
         if len({entry.record.devices for entry in there}) > 1:

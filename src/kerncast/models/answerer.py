@@ -1,4 +1,4 @@
-"""`Model.predict`: from a user's problems and configs to answers, without a compiler and without tiers."""
+"""The answers of one model on one device, computed in Python: `Model.predict`, and what selectors do without a compiler."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from kerncast.models.model import Bests, Model
 
 Point = Mapping[str, Any]
+Bounds = tuple[float | None, float | None]
+"""An interval; None: the model has none."""
 
 NO_CONFIG = "no config that the model knows can run this problem"
 # Vectors that Python scores in about the time in which a model is compiled.
@@ -38,8 +40,8 @@ WORTH_COMPILING = 300_000
 TIMES = ("time_ns", "lower_ns", "upper_ns")
 
 
-class Predictor:
-    """Predicts with a model on one device."""
+class PythonAnswerer:
+    """Answers with the configs of a model on one device, by the model itself: without tiers and overrides."""
 
     def __init__(self, model: Model, device: Device) -> None:
         self.model, self.device, self.family = model, device, model.family
@@ -60,7 +62,8 @@ class Predictor:
         return [(rule, Program({rule.name: rule.holds})) for rule in problem_rules(self._rules)]
 
     @cached_property
-    def _candidates(self) -> Candidates:
+    def candidates(self) -> Candidates:
+        """The configs to choose from."""
         found = Candidates(self.model, reach_of(self.model), self.device)
         if self._away is not None and len(self.model.manifest.devices) > 1 and found.reach is not None:
             # A kernel of another generation may not exist here: those of the device that is most alike come first.
@@ -68,7 +71,8 @@ class Predictor:
         return found
 
     @cached_property
-    def _expectation(self) -> Expectation | None:
+    def expectation(self) -> Expectation | None:
+        """How good choices are; None: nothing was chosen in training."""
         return expectation_of(self.model)
 
     @cached_property
@@ -77,9 +81,11 @@ class Predictor:
         return None if self._away is not None else type(self.model).compiled(self.model)
 
     @cached_property
-    def _configs(self) -> list[Config]:
-        names = list(self.family.config.parameters)
-        rows = self.model.candidates.select([f"config.{name}" for name in names]).iter_rows()
+    def configs(self) -> list[Config]:
+        """The candidates, in the model's order."""
+        names, there = list(self.family.config.parameters), self.model.candidates
+        # A family with nothing to choose has one config, without parameters.
+        rows = there.select([f"config.{name}" for name in names]).iter_rows() if names else (() for _ in range(there.height))
         return [Config.trusted(self.family, dict(zip(names, row, strict=True))) for row in rows]
 
     def problem(self, values: Point) -> Problem:
@@ -111,7 +117,7 @@ class Predictor:
         if configs is None and self._chooses:
             return self._bests(asked)
         chosen = _each(configs if configs is not None else [{}] * len(asked), self.config, "config")
-        answers = [self._refusal(problem) for problem in asked]
+        answers = [self.refusal(problem) for problem in asked]
         open_ = [place for place, answer in enumerate(answers) if answer is None]
         if open_:
             frame = self.vectors([asked[place] for place in open_], [chosen[place] for place in open_])
@@ -152,9 +158,10 @@ class Predictor:
         kinds = schema.schema_of(self.family)
         columns = {f"config.{name}": [item[name] for item in configs] for name in self.family.config.parameters}
         given = [pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()]
-        return self._problem_frame(problems).with_columns(given)
+        return self.problem_frame(problems).with_columns(given)
 
-    def _problem_frame(self, problems: Sequence[Problem]) -> pl.DataFrame:
+    def problem_frame(self, problems: Sequence[Problem]) -> pl.DataFrame:
+        """Problems, as stored in a dataset."""
         kinds, rows = schema.schema_of(self.family), [problem.as_dict() for problem in problems]
         columns = {f"problem.{name}": [row[name] for row in rows] for name in self.family.problem.parameters}
         return pl.DataFrame({name: pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()})
@@ -168,7 +175,8 @@ class Predictor:
                 found[int(place)] = rule
         return found
 
-    def _refusal(self, problem: Problem) -> Answer | None:
+    def refusal(self, problem: Problem) -> Answer | None:
+        """What the rules and the trained range say against a problem."""
         values = self.family.problem.qualified(problem)
         for rule, program in self._problem_rules:
             if not program.scalar(values)[rule.name]:
@@ -176,29 +184,40 @@ class Predictor:
         outside = outside_hull(self.model, problem)
         if not outside and problem.get("dtype") in self._without_peak:
             return Answer(Answered.OUT_OF_RANGE, problem, reason=no_peak(self.device, str(problem["dtype"])))
-        if not outside:
-            return None
-        library = library_rows(self.model) if self._chooses else []
-        rows = np.array(library, np.int64) if library else by_share(self.model) if self._chooses else np.empty(0, np.int64)
-        allowed = self._candidates.allowed(problem, rows) if len(rows) else np.zeros(0, dtype=bool)
-        fallback = self._configs[int(rows[int(allowed.argmax())])] if allowed.any() else None
-        return without_choice(
-            self.family, refused_outside(problem, outside[0], fallback, "library" if library else "portfolio")
-        )
+        return self.outside(problem, outside[0], self.fallback(problem)) if outside else None
+
+    @cached_property
+    def fallbacks(self) -> tuple[Ints, str]:
+        """What runs outside the trained range: candidates in order, and the name of the fallback."""
+        if not self._chooses:
+            return np.empty(0, np.int64), "portfolio"
+        library = library_rows(self.model)
+        return (np.array(library, np.int64), "library") if library else (by_share(self.model), "portfolio")
+
+    def fallback(self, problem: Problem) -> int | None:
+        """The first fallback that can run the problem, by the rules."""
+        rows, _ = self.fallbacks
+        allowed = self.candidates.allowed(problem.as_dict(), rows) if len(rows) else np.zeros(0, dtype=bool)
+        return int(rows[int(allowed.argmax())]) if allowed.any() else None
+
+    def outside(self, problem: Problem, outside: OutOfRange, fallback: int | None) -> Answer:
+        """The refusal of a problem that is outside the trained range: with a fallback, if there is one."""
+        config = None if fallback is None else self.configs[fallback]
+        return without_choice(self.family, refused_outside(problem, outside, config, self.fallbacks[1]))
 
     def ranked(self, problem: Point, k: int) -> list[Answer]:
         """The k best configs for a problem, best first: the first one is the answer of `one`. A refusal is a list of one."""
         asked = self.problem(problem)
         if not self._chooses:
             return self.many([asked], None)
-        every, refused = self._every(), self._refusal(asked)
+        every, refused = self._every(), self.refusal(asked)
         if refused is not None:
             return [refused]
-        scores, times = self._candidates.scores(asked.as_dict(), every)
+        scores, times = self.candidates.scores(asked.as_dict(), every)
         order = [int(row) for row in np.lexsort((every, scores))[:k] if np.isfinite(scores[row])]
         if not order:
             return [Answer(Answered.NO_VALID_CONFIG, asked, reason=NO_CONFIG)]
-        bounds = self._bounds(self._problem_frame([asked] * len(order)), times[order])
+        bounds = self.bounds(self.problem_frame([asked] * len(order)), times[order])
         labels = self.model.labels
         return [
             replace(self._chosen(asked, row, float(times[row]), own), label=None if labels is None else labels.of(row, asked))
@@ -222,14 +241,14 @@ class Predictor:
         """For each problem the best config by the model among those that can run it."""
         if among is None:
             self._every()
-        answers = [self._refusal(problem) for problem in problems]
+        answers = [self.refusal(problem) for problem in problems]
         open_ = [place for place, answer in enumerate(answers) if answer is None]
         if not open_:
             return [answer for answer in answers if answer is not None]
         asked = [problems[place] for place in open_]
-        frame = self._problem_frame(asked)
+        frame = self.problem_frame(asked)
         rows, times = self._best_rows(frame, among)
-        bounds = self._bounds(frame, times)
+        bounds = self.bounds(frame, times)
         for number, place in enumerate(open_):
             answers[place] = self._chosen(asked[number], int(rows[number]), float(times[number]), bounds[number])
         return [answer for answer in answers if answer is not None]
@@ -245,27 +264,31 @@ class Predictor:
         rows = (dict(zip(names, row, strict=True)) for row in problems.iter_rows())
         first = next(rows)
         if self.model.built_for(first) is None:
-            scores, times = self._candidates.scores_of_many(problems, every)
+            scores, times = self.candidates.scores_of_many(problems, every)
         else:  # which of them are there depends on the problem
-            found_ = [self._candidates.scores(values, every) for values in (first, *rows)]
+            found_ = [self.candidates.scores(values, every) for values in (first, *rows)]
             scores, times = (np.stack(part) for part in zip(*found_, strict=True))
         best = scores.argmin(axis=1)
         chosen = np.where(np.isfinite(scores).any(axis=1), times[np.arange(len(best)), best], np.nan)
         return every[best], chosen
 
-    def _bounds(self, problems: pl.DataFrame, time_ns: npt.NDArray[np.float64]) -> list[tuple[float | None, float | None]]:
+    def bounds(self, problems: pl.DataFrame, time_ns: npt.NDArray[np.float64]) -> list[Bounds]:
         """The interval of each time; a time that is not known has any."""
         if self.model.manifest.interval is None:
             return [(None, None)] * len(time_ns)
         lower, upper = self.model.bounds_of(problems, np.where(np.isfinite(time_ns), time_ns, 1.0))
         return list(zip(lower.tolist(), upper.tolist(), strict=True))
 
-    def _chosen(self, problem: Problem, row: int, time_ns: float, bounds: tuple[float | None, float | None]) -> Answer:
+    def _chosen(self, problem: Problem, row: int, time_ns: float, bounds: Bounds) -> Answer:
         if np.isnan(time_ns):
             return Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)
-        efficiency = None if self._expectation is None else self._expectation.of(time_ns)
-        answer = Answer(Answered.OK, problem, self._configs[row], time_ns, *bounds, efficiency, Tier.FULL)
-        return self._judged(self.model.mark(answer, row))
+        return self._judged(self.accepted(problem, row, time_ns, bounds, Tier.FULL))
+
+    def accepted(self, problem: Problem, row: int, time_ns: float, bounds: Bounds, tier: Tier) -> Answer:
+        """A choice with its time, as a tier answers it."""
+        efficiency = None if self.expectation is None else self.expectation.of(time_ns)
+        answer = Answer(Answered.OK, problem, self.configs[row], time_ns, *bounds, efficiency, tier)
+        return self.model.mark(answer, row)
 
     # -- frames ----------------------------------------------------------------------------------------
 
