@@ -13,8 +13,7 @@ from kerncast.arrays import Flags, Floats, Ints
 from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.expr import Program
-from kerncast.expr.to_columns import read_column
-from kerncast.models.reach import Reach
+from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.rules import config_rules, model_rules
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ class Candidates:
             allowed = self._rules_hold(vectors).reshape(part.height, len(rows))
             if self.available is not None:
                 allowed = allowed & self.available[rows]
-            allowed = self._narrowed(allowed, self._numbers(part), rows)
+            allowed = self._narrowed(allowed, problem_numbers(self.model.family, part), rows)
             if allowed.any():
                 kept = vectors if allowed.all() else vectors.filter(pl.Series(allowed.ravel()))
                 described = self.model.describe(kept, self.device)
@@ -135,11 +134,6 @@ class Candidates:
                 score[own][allowed] = np.where(runs, scored[0], np.inf)
                 time_ns[own][allowed] = np.where(runs, scored[1], -1.0)
         return score, time_ns
-
-    def _numbers(self, problems: pl.DataFrame) -> Floats:
-        """Problems as rows of numbers, in the order of their parameters."""
-        parameters = self.model.family.problem.parameters.items()
-        return np.stack([read_column(item.symbol(name), problems[f"problem.{name}"]) for name, item in parameters], axis=1)
 
 
 def library_rows(model: Model) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from kerncast.models.hull import COVERED, Coverage, Distance, Inside
+from kerncast.models.limits.trained import COVERED, Coverage, Distance, Inside
 from kerncast.models.products import Product, products_of
 from kerncast.op import Family
 from kerncast.parameters import Value
@@ -30,7 +30,7 @@ class Choice(Generic[T]):
     @cached_property
     def _inside(self) -> list[dict[str, Inside]]:
         """By model: whether it covers a value of each of these parameters. A list of requests asks thousands of times."""
-        return [{name: coverage.inside(name) for name in self.apart} for _, coverage in self.models]
+        return [{name: coverage.limits[name].covers for name in self.apart} for _, coverage in self.models]
 
     @cached_property
     def _products(self) -> list[dict[str, Product]]:

@@ -13,7 +13,7 @@ from kerncast.devices import profiles
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models import software as softwares
 from kerncast.models.choosing import Choice
-from kerncast.models.hull import Coverage
+from kerncast.models.limits.trained import Coverage
 from kerncast.models.model import Model
 from kerncast.op import Family
 from kerncast.querying.predicting import Ask, OpAnswerer

@@ -28,7 +28,7 @@ from kerncast.evaluating.compare import AMBIGUOUS, BETTER, SAME, WORSE
 from kerncast.files.atomic import refuse_unwritable, replace_directory, scratch_folder
 from kerncast.inductor.observed_rows import BACKEND
 from kerncast.models import software as softwares
-from kerncast.models.coverage import CARRIED
+from kerncast.models.limits.record import CARRIED
 from kerncast.models.manifest import MANIFEST, manifest_alone
 from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress

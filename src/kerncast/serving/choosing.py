@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.models.hull import completed
+from kerncast.models.limits.trained import completed
 from kerncast.models.model import Model
 from kerncast.op import Problem as Asked
 from kerncast.registry import OPS

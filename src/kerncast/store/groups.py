@@ -13,7 +13,7 @@ from kerncast import devices as profiles
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.models import software as softwares
 from kerncast.models.choosing import Choice
-from kerncast.models.hull import COVERED, Coverage, range_words
+from kerncast.models.limits.trained import COVERED, Coverage, range_words
 from kerncast.op import Family
 from kerncast.software import newest_version, short_name
 from kerncast.space import Value

@@ -9,6 +9,7 @@ import polars as pl
 
 from kerncast.data import schema
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.models.limits.choices import SERVING
 from kerncast.models.manifest import (
     CANDIDATES,
     EVALUATION,
@@ -20,7 +21,6 @@ from kerncast.models.manifest import (
     manifest_alone,
 )
 from kerncast.models.model import Model, is_ck_directory
-from kerncast.models.serving import SERVING
 from kerncast.store.entry import ENTRY, Entry, read_entry
 from kerncast.store.store import LOCK, Store
 from kerncast.verifying.findings import Findings
