@@ -52,7 +52,7 @@ ROOMS = {
         "training": "training",
         "answering": "answering compiling.json_text compiling.request querying selecting",
         "native": "native compiling exporting",
-        "regenerating": "regenerating store.drift store.recheck",
+        "regenerating": "regenerating",
         "evaluating": "evaluating",
         "estimating": "estimating",
         "torch": "torch inductor",

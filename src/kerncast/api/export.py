@@ -21,6 +21,7 @@ from kerncast.files.atomic import build_directory, refuse_existing, write_atomic
 from kerncast.learners.linear import Linear
 from kerncast.learners.mlp import Mlp
 from kerncast.learners.mlp_csv import write_network
+from kerncast.models.candidates import refuse_no_candidates
 from kerncast.models.given import for_export
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING, Tier, named_tiers
@@ -107,11 +108,7 @@ def export(
     with shown(progress) as show:
         if configs is not None:
             loaded = offering(loaded, configs, progress=show)
-        elif not loaded.candidates.height:
-            raise InvalidValue(
-                f"{loaded.path} does not record which configs work, so there is nothing to choose from: give the configs with "
-                "`configs` (kernels:FILE, build:DIR, a dataset or benchmark file)"
-            )
+        refuse_no_candidates(loaded)
         if to == "json":
             return _json(loaded, place, problems, overrides, show)
         if to == "csv":

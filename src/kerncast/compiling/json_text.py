@@ -64,10 +64,6 @@ class Token:
     end: int
     what: Any
 
-    @property
-    def is_label(self) -> bool:
-        return isinstance(self.what, (str, Number))
-
     def shown(self) -> str:
         """The value as it was written; a long one is cut between characters."""
         end = min(self.end, self.start + LONGEST_SHOWN)

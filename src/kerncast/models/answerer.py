@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from kerncast.arrays import Flags, Ints
+from kerncast.arrays import Flags, Floats, Ints
 from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
@@ -22,7 +22,7 @@ from kerncast.models.limits.choices import Expectation, expectation_of
 from kerncast.models.limits.configs import reach_of, worked_on
 from kerncast.models.limits.envelope import NO_ERRORS, Envelope, Verdict, Verdicts, Worth
 from kerncast.models.limits.trained import OutOfRange
-from kerncast.models.problem_frames import configs_at, problems_in, vectors_in
+from kerncast.models.problem_frames import bare, configs_at, problem_frame, problems_in, vectors_in
 from kerncast.models.rules import Rule, config_rules, model_rules, problem_rules
 from kerncast.models.statuses import Answered
 from kerncast.op import Config, Problem
@@ -89,14 +89,7 @@ class PythonAnswerer:
 
     def problem(self, values: Point) -> Problem:
         """A problem of the model's family, validated; names may have `problem.` before them."""
-        if isinstance(values, Problem):
-            if values.family is self.family:
-                return values
-            if values.op is not self.family.op:
-                raise InvalidValue(f"the model is of {self.family.op.name}, the problem of {values.op.name}")
-        elif not isinstance(values, Mapping):
-            raise InvalidValue(f"a problem is a mapping of parameters to values, got {type(values).__name__}")
-        return self.model.problem({str(n).removeprefix("problem."): v for n, v in values.items() if v is not None})
+        return self.model.problem(bare(values))
 
     def config(self, values: Point) -> Config:
         """A config of the model's family, validated; names may have `config.` before them."""
@@ -139,8 +132,16 @@ class PythonAnswerer:
         """The time and its bounds, by row."""
         if not frame.height:
             return []
-        rows = self.model.predict_vectors(frame, self.device).iter_rows(named=True)
-        return [(row["time_ns"], row.get("lower_ns"), row.get("upper_ns")) for row in rows]
+        time_ns, *bounds = self._predicted(frame)
+        none = [None] * frame.height
+        lower, upper = (none if bound is None else bound.tolist() for bound in bounds)
+        return list(zip(time_ns.tolist(), lower, upper, strict=True))
+
+    def _predicted(self, vectors: pl.DataFrame) -> tuple[Floats, Floats | None, Floats | None]:
+        """The times of vectors, and their bounds if the model has intervals."""
+        predicted = self.model.predict_rows(self.model.describe(vectors, self.device))
+        assert predicted.time_ns is not None
+        return predicted.time_ns, predicted.lower_ns, predicted.upper_ns
 
     def vectors(self, problems: Sequence[Problem], configs: Sequence[Config]) -> pl.DataFrame:
         """Problems, each with its config, as stored in a dataset."""
@@ -151,9 +152,7 @@ class PythonAnswerer:
 
     def problem_frame(self, problems: Sequence[Problem]) -> pl.DataFrame:
         """Problems, as stored in a dataset."""
-        kinds, rows = schema.schema_of(self.family), [problem.as_dict() for problem in problems]
-        columns = {f"problem.{name}": [row[name] for row in rows] for name in self.family.problem.parameters}
-        return pl.DataFrame({name: pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()})
+        return problem_frame(self.family, [problem.as_dict() for problem in problems])
 
     def _first_broken(self, rules: Sequence[Rule], frame: pl.DataFrame) -> list[Rule | None]:
         """The first rule that does not hold, by row."""
@@ -251,14 +250,7 @@ class PythonAnswerer:
             return self._compiled(problems)
         if not problems.height:
             return np.empty(0, np.int64), np.empty(0)
-        names = [name.removeprefix("problem.") for name in problems.columns]
-        rows = (dict(zip(names, row, strict=True)) for row in problems.iter_rows())
-        first = next(rows)
-        if self.model.built_for(first) is None:
-            scores, times = self.candidates.scores_of_many(problems, every)
-        else:  # which of them are there depends on the problem
-            found_ = [self.candidates.scores(values, every) for values in (first, *rows)]
-            scores, times = (np.stack(part) for part in zip(*found_, strict=True))
+        scores, times = self.candidates.scores_of_many(problems, every)
         best = scores.argmin(axis=1)
         chosen = np.where(np.isfinite(scores).any(axis=1), times[np.arange(len(best)), best], np.nan)
         return every[best], chosen
@@ -297,10 +289,9 @@ class PythonAnswerer:
             status[~_holds(rule, symbols) & (status == Answered.OK)] = Answered.UNSUPPORTED
         fine, found = status == Answered.OK, {name: np.full(frame.height, np.nan) for name in TIMES}
         if fine.any():
-            predicted = self.model.predict_vectors(frame.filter(pl.Series(fine)), self.device)
-            for name in TIMES:
-                if name in predicted.columns:
-                    found[name][fine] = predicted[name].to_numpy()
+            for name, values in zip(TIMES, self._predicted(frame.filter(pl.Series(fine))), strict=True):
+                if values is not None:
+                    found[name][fine] = values
         return pl.DataFrame(self._told(verdicts, status, found))
 
     def _bests_of_frame(self, given: pl.DataFrame) -> pl.DataFrame:

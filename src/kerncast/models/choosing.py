@@ -14,7 +14,7 @@ from kerncast.parameters import Value
 T = TypeVar("T")
 
 
-class Choice(Generic[T]):
+class ModelChoice(Generic[T]):
     """Models with what they cover, in the order in which they are taken."""
 
     def __init__(self, family: Family, models: Sequence[tuple[T, Coverage]]) -> None:

@@ -168,6 +168,11 @@ class Model(ModelFiles):
 
     def problem(self, values: Mapping[str, Any]) -> Problem:
         """A problem of the model's family, validated; `tiles` may replace two sizes if the model reads only their product."""
+        if isinstance(values, Problem):
+            if values.family is self.family:
+                return values
+            if values.op is not self.family.op:
+                raise InvalidValue(f"the model is of {self.family.op.name}, the problem of {values.op.name}")
         return Problem(self.family, whole_problem(self, values))
 
     @property

@@ -12,7 +12,7 @@ from kerncast.compiling.request import device_names
 from kerncast.devices import profiles
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models import software as softwares
-from kerncast.models.choosing import Choice
+from kerncast.models.choosing import ModelChoice
 from kerncast.models.limits.trained import Coverage
 from kerncast.models.model import Model
 from kerncast.op import Family
@@ -32,7 +32,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True)
-class Target:
+class ModelTarget:
     """A model that answers, and what to say about it."""
 
     path: Path
@@ -56,9 +56,9 @@ class Target:
 class Route:
     """Who answers requests that name the same op, family, device and software."""
 
-    target: Target | None = None
+    target: ModelTarget | None = None
     """A model that answers all of them."""
-    choice: Choice[Target] | None = None
+    choice: ModelChoice[ModelTarget] | None = None
     """Models that cover different problems: the first one that covers a problem answers, else the one that comes closest."""
     ready: OpAnswerer | None = None
     """Set if the store has no model: what ships with the package answers, a model or the roofline."""
@@ -114,17 +114,17 @@ def _answerer(asked: Address, store: Store, strict: bool, ask: Ask | None) -> Op
     return OpAnswerer(asked.op, asked.device, asked.software, asked.family, store=store, strict=strict, lenient=True, ask=ask)
 
 
-def _stored(entry: Entry, asked: Address) -> Target:
+def _stored(entry: Entry, asked: Address) -> ModelTarget:
     warning = entry.warning
     if warning is not None and asked.software is not None and not entry.software:
         warning = _other(entry.software, asked.software)
     names = tuple(alias for name in entry.record.devices for alias in (name, *_aliases(name)))
-    return Target(entry.path, None, names, warning, softwares.telling(entry.software), entry.id)
+    return ModelTarget(entry.path, None, names, warning, softwares.telling(entry.software), entry.id)
 
 
-def _narrowed(family: Family, models: Sequence[tuple[Target, Coverage]]) -> Route:
+def _narrowed(family: Family, models: Sequence[tuple[ModelTarget, Coverage]]) -> Route:
     """The first model alone, if the others cover the same problems and can be asked in the same ways."""
-    choice = Choice(family, models)
+    choice = ModelChoice(family, models)
     return Route(choice=choice) if choice.apart or family.op.products else Route(models[0][0])
 
 
@@ -159,10 +159,10 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
     return find
 
 
-def _given(model: Model, asked: Address, several: Collection[Path]) -> Target:
+def _given(model: Model, asked: Address, several: Collection[Path]) -> ModelTarget:
     known, device = model.manifest.software, model.device.name if model.path in several else None
     same = asked.software is None or softwares.is_same(known, asked.software)
-    return Target(model.path, device, device_names(model), None if same else _other(known, asked.software or ""))
+    return ModelTarget(model.path, device, device_names(model), None if same else _other(known, asked.software or ""))
 
 
 def _other(known: Sequence[str], asked: str) -> str:

@@ -27,7 +27,7 @@ from kerncast.registry import FAMILIES, OPS
 from kerncast.software import also_of, is_same, matching, short_name
 from kerncast.store.entry import Entry
 from kerncast.store.find import (
-    Match,
+    ModelMatch,
     Point,
     entries_of,
     find,
@@ -111,7 +111,7 @@ class OpAnswerer:
         family = groups[0].family if groups else self._stand_in()
         assert family is not None
         answers: dict[int, Prediction] = {}
-        matches: dict[int, Match] = {}
+        matches: dict[int, ModelMatch] = {}
         for place, problem in enumerate(problems):
             with self._refusing(place, count, answers):
                 if groups:
@@ -140,7 +140,7 @@ class OpAnswerer:
 
     # -- models ------------------------------------------------------------------------------------------
 
-    def _answered(self, matches: dict[int, Match], count: int) -> dict[int, Prediction]:
+    def _answered(self, matches: dict[int, ModelMatch], count: int) -> dict[int, Prediction]:
         """What one model says to its problems, by their places."""
         first = next(iter(matches.values()))
         group, entry, model = first.group, first.entry, loaded(first.entry)
@@ -285,7 +285,7 @@ def _is_of(texts: Sequence[str], software: str) -> bool:
     return is_same(texts, software) or bool(matching(software, texts))
 
 
-def _other_software(groups: Sequence[ModelGroup], matches: Sequence[Match]) -> str:
+def _other_software(groups: Sequence[ModelGroup], matches: Sequence[ModelMatch]) -> str:
     """The software of models that were not asked, for a note."""
     if not matches:
         return ""

@@ -18,16 +18,16 @@ from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.models.model import Model
 from kerncast.models.statuses import Answered
 from kerncast.progress import QUIET, Progress
-from kerncast.querying.finding import Address, Find, Route, Target, among, in_store
+from kerncast.querying.finding import Address, Find, ModelTarget, Route, among, in_store
 from kerncast.querying.predicting import OpAnswerer
 from kerncast.querying.prediction import Prediction
 from kerncast.registry import OPS
 from kerncast.selecting.replies import ModelReplies, not_json, written
-from kerncast.selecting.request import Refused, Reply, Request, RequestReader, Text, is_object
+from kerncast.selecting.request import JsonRefused, JsonRequest, Reply, RequestReader, Text, is_object
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
 
-__all__ = ["Address", "Find", "Query", "Route", "Target", "among", "in_store", "selector_of"]
+__all__ = ["Address", "Find", "ModelTarget", "Query", "Route", "among", "in_store", "selector_of"]
 
 
 # Kinds of requests whose models are remembered: requests for a thousand unknown devices take no more memory.
@@ -61,24 +61,26 @@ class Query:
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         try:
             addresses, read = _addresses(data)
-            routes = [self._route(address) for address in addresses]
-            alone = routes[0] if routes and all(route is routes[0] for route in routes) else None
-            if isinstance(alone, Route) and alone.target is not None and _are_named(addresses, alone.target):
-                native = self._native(alone.target)
-                if native is not None:
-                    return _amended(native.query(data), alone.target)
+            routes = {address: self._route(address) for address in dict.fromkeys(addresses)}
+            native = self._native(routes)
+            if native is not None:
+                return _amended(*native, data)
             replies = self._by_route(read or Text(data), addresses, routes)
         except NotJson as error:
             return written(not_json(error))
         return written(replies if data.lstrip()[:1] == b"[" else replies[0])
 
-    def _native(self, target: Target) -> Selector | None:
-        """The selector of a model that reads whole texts itself; None: Python reads them."""
+    def _native(self, routes: Mapping[Address | None, Route | Reply]) -> tuple[ModelTarget, Selector] | None:
+        """The model that reads a whole text itself: it is the only one, and knows the device by its names there; else None."""
+        targets = {route.target if isinstance(route, Route) else None for route in routes.values()}
+        target = targets.pop() if len(targets) == 1 else None
+        if target is None or not {address.device for address in routes if address is not None} <= {None, *target.names}:
+            return None
         try:
             selector = self.selector(target)
         except KerncastError:  # which becomes the reply to each request
             return None
-        return selector if selector.is_compiled else None
+        return (target, selector) if selector.is_compiled else None
 
     # -- who answers ---------------------------------------------------------------------------------------
 
@@ -112,7 +114,7 @@ class Query:
         self._routes[address] = route
         return route
 
-    def selector(self, target: Target) -> Selector:
+    def selector(self, target: ModelTarget) -> Selector:
         """The selector of a model, made once."""
         if target.key not in self._selectors:
             self._selectors[target.key] = self._make(target.path, target.device)
@@ -129,17 +131,20 @@ class Query:
 
     # -- requests that Python reads --------------------------------------------------------------------------
 
-    def _by_route(self, text: Text, addresses: Sequence[Address | None], routes: Sequence[Route | Reply]) -> list[Reply]:
+    def _by_route(
+        self, text: Text, addresses: Sequence[Address | None], routes: Mapping[Address | None, Route | Reply]
+    ) -> list[Reply]:
         """A reply to each request: those of one route are answered together."""
         replies: dict[int, Reply] = {}
         places: dict[Route, list[int]] = {}
-        for place, route in enumerate(routes):
+        for place, address in enumerate(addresses):
+            route = routes[address]
             if isinstance(route, Route):
                 places.setdefault(route, []).append(place)
             else:
                 replies[place] = route
         for route, own in places.items():
-            requests: dict[int, Request] = {}
+            requests: dict[int, JsonRequest] = {}
             try:
                 reader = self._reader(route)
             except KerncastError as error:
@@ -149,10 +154,10 @@ class Query:
                 address = addresses[place]
                 try:
                     requests[place] = reader.read(text.requests[place], None if address is None else address.device)
-                except Refused as refused:
+                except JsonRefused as refused:
                     replies[place] = text.refusal(place, refused)
             replies |= self._answered(route, reader, text, requests)
-        return [replies[place] for place in range(len(routes))]
+        return [replies[place] for place in range(len(addresses))]
 
     def _reader(self, route: Route) -> RequestReader:
         """What reads the requests of a route, made once; an error says that its model, or a name, is not there."""
@@ -169,11 +174,13 @@ class Query:
                 self._readers[route] = RequestReader(self.selector(route.target).model.family, route.target.names)
         return self._readers[route]
 
-    def _answered(self, route: Route, reader: RequestReader, text: Text, requests: Mapping[int, Request]) -> dict[int, Reply]:
+    def _answered(
+        self, route: Route, reader: RequestReader, text: Text, requests: Mapping[int, JsonRequest]
+    ) -> dict[int, Reply]:
         """The replies to requests that could be read."""
         if route.ready is not None:
             return _predicted(route.ready, text, requests)
-        by_target: dict[Target, dict[int, Request]] = {}
+        by_target: dict[ModelTarget, dict[int, JsonRequest]] = {}
         for place, request in requests.items():
             target = route.target if route.choice is None else route.choice.nearest(reader.compared(request))
             assert target is not None
@@ -222,12 +229,6 @@ def _address(request: Any) -> Address | None:
     return Address(**known) if all(value is None or isinstance(value, str) for value in known.values()) else None
 
 
-def _are_named(addresses: Sequence[Address | None], target: Target) -> bool:
-    """Whether all requests name the device as the model does, if they name it."""
-    named = {None if address is None else address.device for address in addresses}
-    return named <= {None, *target.names}
-
-
 def _is_op(name: str) -> bool:
     return name in OPS.found or name in OPS.by_alias
 
@@ -242,8 +243,9 @@ def _unusable(error: KerncastError, route: Route) -> Reply:
     return _refused(Answered.CORRUPT if damaged else Answered.NO_MODEL, str(error))
 
 
-def _amended(data: bytes, target: Target) -> bytes:
-    """What compiled code replied, with what the store knows of its model."""
+def _amended(target: ModelTarget, selector: Selector, data: bytes) -> bytes:
+    """What compiled code replies to a text, with what the store knows of its model."""
+    data = selector.query(data)
     if target.warning is None and target.entry is None:
         return data
     reply = msgspec.json.decode(data)
@@ -252,7 +254,7 @@ def _amended(data: bytes, target: Target) -> bytes:
     return written(_with_words_of_store(reply, target))
 
 
-def _with_words_of_store(reply: Reply, target: Target) -> Reply:
+def _with_words_of_store(reply: Reply, target: ModelTarget) -> Reply:
     """A model's reply with its id in the store, a warning, or software that the model does not name."""
     if target.software is not None and "software" in reply and reply["software"] is None:
         reply["software"] = target.software
@@ -264,7 +266,7 @@ def _with_words_of_store(reply: Reply, target: Target) -> Reply:
     return reply
 
 
-def _predicted(answerer: OpAnswerer, text: Text, requests: Mapping[int, Request]) -> dict[int, Reply]:
+def _predicted(answerer: OpAnswerer, text: Text, requests: Mapping[int, JsonRequest]) -> dict[int, Reply]:
     """The replies where the store has no model: what ships answers, all requests together."""
     problems = [{name: value for name, value in request.values.items() if value is not None} for request in requests.values()]
     told = answerer.ask(problems) if problems else []

@@ -19,7 +19,9 @@ from kerncast.compiling.lower import Artefact, lower
 from kerncast.compiling.overrides import Decided, Overrides, decide
 from kerncast.compiling.tiers import Tiers
 from kerncast.errors import CannotWrite, InvalidValue
+from kerncast.models.candidates import refuse_no_candidates
 from kerncast.models.model import Model
+from kerncast.models.problem_frames import bare
 from kerncast.models.tier import ALONE, CHOOSING, Tier
 from kerncast.op import Problem
 from kerncast.progress import Progress
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class SelectorParts:
     """A model, its tiers and the artefact of both."""
 
     model: Model
@@ -45,18 +47,15 @@ class Prepared:
         options: TierOptions | None,
         configs: Configs | None,
         progress: Progress,
-    ) -> Prepared:
+    ) -> SelectorParts:
         """With `configs`, these are chosen from, and there are no tiers of them."""
         if configs is not None:
             from kerncast.selecting.offering import offering
 
             model = offering(model, configs, progress=progress)
             tiers = plain_tiers(model)
-        if not isinstance(tiers, Tiers) and not model.candidates.height:
-            raise InvalidValue(
-                f"{model.path} does not record which configs work, so there is nothing to choose from: give the configs "
-                "with `configs` (kernels:FILE, build:DIR, a dataset or benchmark file, all)"
-            )
+        if not isinstance(tiers, Tiers):
+            refuse_no_candidates(model)
         if tiers is None and model.slim and model.family.config.parameters:
             tiers = plain_tiers(model)  # the others are built from measurements, which it does not have
         if isinstance(tiers, Tiers):
@@ -112,12 +111,3 @@ def listed(problems: Any) -> list[Problem | Mapping[str, Any]]:
     if isinstance(problems, str | bytes | Mapping | pl.LazyFrame | pl.Series) or not isinstance(problems, Iterable):
         raise InvalidValue(f"several problems are a list of mappings or a frame, got {type(problems).__name__}")
     return [bare(item) for item in problems]
-
-
-def bare(values: Problem | Mapping[str, Any]) -> Problem | Mapping[str, Any]:
-    """Columns `problem.M` or `M`; empty cells are parameters that were not given."""
-    if isinstance(values, Problem):
-        return values
-    if not isinstance(values, Mapping):
-        raise InvalidValue(f"a problem is a mapping of parameters to values, got {type(values).__name__}")
-    return {name.removeprefix("problem."): value for name, value in values.items() if value is not None}

@@ -13,7 +13,7 @@ from kerncast.models import software as softwares
 from kerncast.models.answer import Answer, without_choice
 from kerncast.models.statuses import Answered
 from kerncast.op import Family, Problem
-from kerncast.selecting.request import Refused, Reply, Request, RequestReader, Text
+from kerncast.selecting.request import JsonRefused, JsonRequest, Reply, RequestReader, Text
 
 if TYPE_CHECKING:  # it imports this module
     from kerncast.selecting.selector import Selector
@@ -27,22 +27,22 @@ class ModelReplies:
     def __init__(self, selector: Selector) -> None:
         self.selector, self.identity = selector, identity_of(selector.model)
 
-    def to(self, reader: RequestReader, text: Text, requests: Mapping[int, Request]) -> dict[int, Reply]:
+    def to(self, reader: RequestReader, text: Text, requests: Mapping[int, JsonRequest]) -> dict[int, Reply]:
         """The replies to requests, by their places in the text; those for one tier are answered together."""
         replies: dict[int, Reply] = {}
         problems: dict[str | None, dict[int, Problem]] = {}
         for place, request in requests.items():
             try:
                 reader.split(request, self.identity.products)
-            except Refused as refused:
+            except JsonRefused as refused:
                 replies[place] = text.refusal(place, refused)
                 continue
             try:
                 problem = reader.problem(request)
                 if request.tier is not None and request.tier not in self.selector.answering:
                     said = f"the tier '{request.tier}' is not in this artefact: ask another, or export it with that tier"
-                    raise Refused(Answered.BAD_INPUT, said, request.path)
-            except Refused as refused:
+                    raise JsonRefused(Answered.BAD_INPUT, said, request.path)
+            except JsonRefused as refused:
                 replies[place] = text.refusal(place, refused) | self._origin(place, request, text)
             else:
                 problems.setdefault(request.tier, {})[place] = problem
@@ -56,7 +56,7 @@ class ModelReplies:
                 replies[place] = own | self._origin(place, requests[place], text) | note
         return replies
 
-    def _origin(self, place: int, request: Request, text: Text) -> Reply:
+    def _origin(self, place: int, request: JsonRequest, text: Text) -> Reply:
         """What a reply says of its model, which may be of other software than was asked for."""
         identity, asked = self.identity, request.software
         origin: Reply = {"model": identity.model, "software": identity.software}
@@ -66,7 +66,7 @@ class ModelReplies:
         return origin
 
 
-def _reply_of(family: Family, answer: Answer, place: int, request: Request, text: Text) -> Reply:
+def _reply_of(family: Family, answer: Answer, place: int, request: JsonRequest, text: Text) -> Reply:
     """An answer as the reply to a request."""
     if answer.ok:
         return {"status": Answered.OK} | _choice(family, answer)
@@ -101,12 +101,12 @@ def answer_text(selector: Selector, text: str | bytes) -> bytes:
         read = Text(data)
     except NotJson as error:
         return written(not_json(error))
-    model, replies, requests = selector.model, dict[int, Reply](), dict[int, Request]()
+    model, replies, requests = selector.model, dict[int, Reply](), dict[int, JsonRequest]()
     reader = RequestReader(model.family, device_names(model))
     for place, value in enumerate(read.requests):
         try:
             requests[place] = reader.read(value)
-        except Refused as refused:
+        except JsonRefused as refused:
             replies[place] = read.refusal(place, refused)
     replies |= ModelReplies(selector).to(reader, read, requests)
     listed = [replies[place] for place in range(len(read.requests))]

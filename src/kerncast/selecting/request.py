@@ -39,7 +39,7 @@ _PLAIN = msgspec.json.Decoder(float_hook=lambda text: Number(whole_of(text.encod
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"[ \t\n\r]*(:?)')
 
 
-class Refused(Exception):
+class JsonRefused(Exception):
     """Why a request is refused, and what in it: a value, or the key of one."""
 
     def __init__(self, status: Answered, message: str, path: Path, parameter: str | None = None, key: bool = False) -> None:
@@ -95,7 +95,7 @@ class Text:
         """The value as it is written; a long one is cut."""
         return self._token(place, path, key).shown()
 
-    def refusal(self, place: int, refused: Refused) -> Reply:
+    def refusal(self, place: int, refused: JsonRefused) -> Reply:
         """The reply to a request that is refused."""
         message = refused.message
         if SHOWN in message:
@@ -149,7 +149,7 @@ def _is_label(value: Any) -> bool:
 
 
 @dataclass
-class Request:
+class JsonRequest:
     """What one object asks, and where its values are."""
 
     path: Path = ()
@@ -174,14 +174,14 @@ class RequestReader:
         self.tree, self.same = request_tree(family.problem, op, self.products), sameness(op)
         self._known = {"tier": tuple(CHOOSING), "op": (op.name, *op.aliases), "family": (family.id, family.id.split("/")[1])}
 
-    def read(self, value: Any, device: str | None = None) -> Request:
+    def read(self, value: Any, device: str | None = None) -> JsonRequest:
         """The parameters, next to optional keys that are not parameters, or in an object `problem`.
 
         `device` is one more name that is right.
         """
         if not is_object(value):
-            raise Refused(Answered.BAD_INPUT, f"a request must be {OBJECT}, got {SHOWN}", ())
-        request, problem, beside = Request(), None, False
+            raise JsonRefused(Answered.BAD_INPUT, f"a request must be {OBJECT}, got {SHOWN}", ())
+        request, problem, beside = JsonRequest(), None, False
         for key, item, at in _members(value, ()):
             if key in self.tree.children:
                 beside = True
@@ -191,12 +191,12 @@ class RequestReader:
             elif key != "problem":
                 raise self._unknown(at)
             elif not is_object(item):
-                raise Refused(Answered.BAD_INPUT, f"problem must be {OBJECT}, got {SHOWN}", at)
+                raise JsonRefused(Answered.BAD_INPUT, f"problem must be {OBJECT}, got {SHOWN}", at)
             else:
                 problem, request.path = item, at
         if problem is not None and beside:
             said = "parameters must not be given next to an object problem: put all of them into it, or leave it out"
-            raise Refused(Answered.BAD_INPUT, said, request.path)
+            raise JsonRefused(Answered.BAD_INPUT, said, request.path)
         if problem is not None:
             self._walk(self.tree, problem, request.path, request)
         if request.name is not None:
@@ -211,12 +211,12 @@ class RequestReader:
                 request.values[rule.parameter] = rule.value
         return request
 
-    def compared(self, request: Request) -> dict[str, Value]:
+    def compared(self, request: JsonRequest) -> dict[str, Value]:
         """The values by which a model is chosen: with defaults, and products as they are given."""
         filled = self.family.problem.fill(request.values)
         return {**filled, **{name: total for name, (total, _) in request.totals.items()}}
 
-    def problem(self, request: Request) -> Problem:
+    def problem(self, request: JsonRequest) -> Problem:
         """The problem of a request, validated."""
         values = {name: value for name, value in request.values.items() if value is not None}
         try:
@@ -224,7 +224,7 @@ class RequestReader:
         except InvalidValue:
             raise self._broken(values, request) from None
 
-    def _broken(self, values: dict[str, Any], request: Request) -> Refused:
+    def _broken(self, values: dict[str, Any], request: JsonRequest) -> JsonRefused:
         """The first rule that a problem breaks, in the order of the engine."""
         space = self.family.problem
         broken = {item.name: item.sentence for item in space.validate(values)}
@@ -240,52 +240,52 @@ class RequestReader:
                 said = f"{name} must be {parameter.describe()}"
             if value is not None:
                 said += f", got {str(value).lower() if isinstance(value, bool) else value}"
-            return Refused(Answered.BAD_INPUT, said, request.given.get(name, request.path), name)
-        return Refused(Answered.BAD_INPUT, next(iter(broken.values())), request.path)
+            return JsonRefused(Answered.BAD_INPUT, said, request.given.get(name, request.path), name)
+        return JsonRefused(Answered.BAD_INPUT, next(iter(broken.values())), request.path)
 
-    def split(self, request: Request, products: Sequence[Product]) -> None:
+    def split(self, request: JsonRequest, products: Sequence[Product]) -> None:
         """Put two sizes in the place of each product; `products` are those of the model that answers."""
         for product in products:
             if product.name in request.totals:
                 self._split(product, *request.totals[product.name], request)
 
-    def _split(self, product: Product, total: int, at: Path, request: Request) -> None:
+    def _split(self, product: Product, total: int, at: Path, request: JsonRequest) -> None:
         given = {name: request.values[name] for name in product.factors if request.values.get(name) is not None}
         if given:
             pair = product.completed(total, given)
             if pair is None:
                 raise _contradicts(at)
         elif product.readers:
-            raise Refused(Answered.UNSUPPORTED, product.needs, at, product.name)
+            raise JsonRefused(Answered.UNSUPPORTED, product.needs, at, product.name)
         else:
             pair = product.shape(total, {name: item for name, item in request.values.items() if item is not None})
             if pair is None:
-                raise Refused(Answered.BAD_INPUT, f"{product.name} must be {product.parted}, got {SHOWN}", at, product.name)
+                raise JsonRefused(Answered.BAD_INPUT, f"{product.name} must be {product.parted}, got {SHOWN}", at, product.name)
         for name, size in zip(product.factors, pair, strict=True):
             request.values[name] = size
             request.given.setdefault(name, at)
 
-    def _unknown(self, at: Path) -> Refused:
+    def _unknown(self, at: Path) -> JsonRefused:
         known = ", ".join((*self.tree.children, "op", "family", "device", "software", "tier, or problem and tier"))
-        return Refused(Answered.BAD_INPUT, f"unknown key {SHOWN}: known keys are {known}", at, key=True)
+        return JsonRefused(Answered.BAD_INPUT, f"unknown key {SHOWN}: known keys are {known}", at, key=True)
 
-    def _special(self, key: str, value: Any, at: Path, request: Request, device: str | None) -> None:
+    def _special(self, key: str, value: Any, at: Path, request: JsonRequest, device: str | None) -> None:
         wrong = Answered.UNSUPPORTED if _is_label(value) and key != "tier" else Answered.BAD_INPUT
         if key == "software":
             if not isinstance(value, str):
-                raise Refused(wrong, f"software must be the name of a commit or a version, got {SHOWN}", at, key)
+                raise JsonRefused(wrong, f"software must be the name of a commit or a version, got {SHOWN}", at, key)
             request.software = value, at
             return
         known = self.devices if key == "device" else self._known[key]
         read = _in_lower_case if key == "device" else str
         if not isinstance(value, str) or (read(value) not in map(read, known) and (key != "device" or value != device)):
-            raise Refused(wrong, f"{key} must be {one_of(known)}, got {SHOWN}", at, key)
+            raise JsonRefused(wrong, f"{key} must be {one_of(known)}, got {SHOWN}", at, key)
         if key == "tier":
             request.tier = value
         if key == "op":
             request.name = value, at
 
-    def _walk(self, node: Node, value: Any, path: Path, request: Request) -> None:
+    def _walk(self, node: Node, value: Any, path: Path, request: JsonRequest) -> None:
         if is_object(value) and node.children:
             if node.present:
                 _give(request, node.present, True, False, path, path)
@@ -297,24 +297,24 @@ class RequestReader:
             total = _whole(value)
             if total is None or not 1 <= total <= self.products[node.product].most:
                 said = f"{node.product} must be {self.products[node.product].rule}, got {SHOWN}"
-                raise Refused(Answered.BAD_INPUT, said, path, node.product)
+                raise JsonRefused(Answered.BAD_INPUT, said, path, node.product)
             request.totals[node.product] = total, path
         elif node.present and value is None:
             _give(request, node.present, False, False, path, path)
         elif not node.once and value is None:
             pass  # an optional argument that is left out
         elif not node.leaf:
-            raise Refused(Answered.BAD_INPUT, f"{node.path} must be an object, got {SHOWN}", path)
+            raise JsonRefused(Answered.BAD_INPUT, f"{node.path} must be an object, got {SHOWN}", path)
         elif node.parameters:
             self._take(node, value, path, request)
 
-    def _take(self, node: Node, value: Any, path: Path, request: Request) -> None:
+    def _take(self, node: Node, value: Any, path: Path, request: JsonRequest) -> None:
         name = node.parameters[0]
         parameter = self.family.problem.parameters[name]
         if isinstance(value, list) and not node.once and not isinstance(parameter, Bool | Categorical):
             return self._take_list(node, value, path, request)
         if len(node.parameters) > 1:
-            raise Refused(Answered.BAD_INPUT, f"{node.path} must be a list of whole numbers, got {SHOWN}", path)
+            raise JsonRefused(Answered.BAD_INPUT, f"{node.path} must be a list of whole numbers, got {SHOWN}", path)
         if node.once and name in request.given:
             raise _twice(path)
         read = _read(parameter, value)
@@ -325,11 +325,11 @@ class RequestReader:
             raise _wrong(name, parameter, not node.once, value, path)
         return _give(request, name, read, node.once, path, path)
 
-    def _take_list(self, node: Node, values: list[Any], path: Path, request: Request) -> None:
+    def _take_list(self, node: Node, values: list[Any], path: Path, request: JsonRequest) -> None:
         missing = len(node.parameters) - len(values)
         if missing < 0:
             said = f"{node.path} must have at most {len(node.parameters)} dimensions, got {SHOWN}"
-            raise Refused(Answered.UNSUPPORTED, said, path)
+            raise JsonRefused(Answered.UNSUPPORTED, said, path)
         for place, name in enumerate(node.parameters):
             if place < missing:
                 _give(request, name, 1, False, path, path)
@@ -346,16 +346,16 @@ def _in_lower_case(text: str) -> str:
     return "".join(letter.lower() if letter.isascii() else letter for letter in text)
 
 
-def _twice(at: Path) -> Refused:
-    return Refused(Answered.BAD_INPUT, f"{SHOWN} is given twice: give it once", at, key=True)
+def _twice(at: Path) -> JsonRefused:
+    return JsonRefused(Answered.BAD_INPUT, f"{SHOWN} is given twice: give it once", at, key=True)
 
 
-def _contradicts(at: Path, key: bool = True) -> Refused:
+def _contradicts(at: Path, key: bool = True) -> JsonRefused:
     said = f"{SHOWN} contradicts what is given elsewhere in the request: leave one of them out"
-    return Refused(Answered.BAD_INPUT, said, at, key=key)
+    return JsonRefused(Answered.BAD_INPUT, said, at, key=key)
 
 
-def _give(request: Request, name: str, value: Any, once: bool, key: Path, at: Path) -> None:
+def _give(request: JsonRequest, name: str, value: Any, once: bool, key: Path, at: Path) -> None:
     if name not in request.given:
         request.given[name] = at
         request.values[name] = value
@@ -377,7 +377,7 @@ def _read(parameter: Parameter, value: Any) -> Any:
     return NOTHING if whole is None else whole
 
 
-def _wrong(name: str, parameter: Parameter, foreign: bool, value: Any, at: Path) -> Refused:
+def _wrong(name: str, parameter: Parameter, foreign: bool, value: Any, at: Path) -> JsonRefused:
     label = foreign and isinstance(parameter, Categorical) and _is_label(value)
     status = Answered.UNSUPPORTED if label else Answered.BAD_INPUT
-    return Refused(status, f"{name} must be {rule_of(parameter)}, got {SHOWN}", at, name)
+    return JsonRefused(status, f"{name} must be {rule_of(parameter)}, got {SHOWN}", at, name)

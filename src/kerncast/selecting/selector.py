@@ -28,7 +28,7 @@ from kerncast.progress import QUIET, Progress
 from kerncast.selecting import compiled as compiled
 from kerncast.selecting.measure import MOST_CONTENDERS, contenders, measure_top
 from kerncast.selecting.native import NativeAnswerer
-from kerncast.selecting.preparing import Prepared, listed, named_tier
+from kerncast.selecting.preparing import SelectorParts, listed, named_tier
 from kerncast.selecting.replies import answer_text
 from kerncast.selecting.tiered import TieredAnswerer
 from kerncast.selecting.tiers.build import TierOptions
@@ -97,7 +97,7 @@ class Selector:
                 "overrides": overrides, "progress": progress,
             }  # fmt: skip
             return
-        self._prepared = Prepared.of(self.model, tiers, options, configs, progress)
+        self._prepared = SelectorParts.of(self.model, tiers, options, configs, progress)
         self.model, self.tiers, self.artefact = self._prepared.model, self._prepared.tiers, self._prepared.artefact
         self.tier = self._usual if tier is None else self._included(tier)
         self._python = TieredAnswerer(self.artefact)
@@ -209,15 +209,10 @@ class Selector:
 
     def problem(self, values: Mapping[str, Any] | Problem) -> Problem:
         """A problem of the model's family, validated."""
+        if not isinstance(values, Mapping):
+            raise InvalidValue(f"one problem is a mapping, got {type(values).__name__}: ask `select_many` about several")
         if isinstance(values, Problem):
-            if values.family is self.model.family:
-                return values
-            if values.op is not self.model.family.op:
-                raise InvalidValue(f"the model is of {self.model.manifest.op}, the problem of {values.op.name}")
-        elif not isinstance(values, Mapping):
-            raise InvalidValue(
-                f"a problem is a mapping of parameters to values, got {type(values).__name__}: ask `select_many` about several"
-            )
+            return self.model.problem(values)
         return self.model.problem(without_device(self.model.family, values, self._device_of(values)))
 
     def _device_of(self, values: Mapping[str, Any]) -> str:

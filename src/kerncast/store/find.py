@@ -38,7 +38,7 @@ Point = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Match:
+class ModelMatch:
     """The model that answers one problem, and what it is asked."""
 
     group: ModelGroup
@@ -65,7 +65,7 @@ class Match:
         return self.problem if self.parts is None else self.parts.problem_of_all(self.problem)
 
 
-def find(groups: Sequence[ModelGroup], problem: Point, profile: Device | None) -> Match:
+def find(groups: Sequence[ModelGroup], problem: Point, profile: Device | None) -> ModelMatch:
     """The model for a problem: one that covers it, or the twin of an element type, or parts of it; else the closest one."""
     match = _or_twin(groups, problem, profile)
     family = match.group.family
@@ -78,7 +78,7 @@ def find(groups: Sequence[ModelGroup], problem: Point, profile: Device | None) -
     return match
 
 
-def _or_twin(groups: Sequence[ModelGroup], problem: Point, profile: Device | None) -> Match:
+def _or_twin(groups: Sequence[ModelGroup], problem: Point, profile: Device | None) -> ModelMatch:
     """The model that covers a problem, else one that covers it with the twin of an element type, else the closest one."""
     match = _nearest(groups, problem)
     twins = {} if match.covered else twins_of(problem, profile)
@@ -90,9 +90,9 @@ def _or_twin(groups: Sequence[ModelGroup], problem: Point, profile: Device | Non
     return match
 
 
-def _nearest(groups: Sequence[ModelGroup], problem: Point) -> Match:
+def _nearest(groups: Sequence[ModelGroup], problem: Point) -> ModelMatch:
     """The first model that covers a problem, else the one that comes closest in the first group."""
-    first: Match | None = None
+    first: ModelMatch | None = None
     for group in groups:
         family = group.family
         assert family is not None
@@ -110,7 +110,7 @@ def _nearest(groups: Sequence[ModelGroup], problem: Point) -> Match:
         coverage = group.coverage(nearest)
         filled = _filled(coverage, family, given, products)
         near = entry is not None or (coverage is not None and coverage.distance(given)[:2] == COVERED[:2])
-        match = Match(group, nearest, {**given, **products, **filled}, filled, entry is not None, near, {})
+        match = ModelMatch(group, nearest, {**given, **products, **filled}, filled, entry is not None, near, {})
         if entry is not None:
             return match
         first = match

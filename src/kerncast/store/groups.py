@@ -12,7 +12,7 @@ from typing import Any
 from kerncast import devices as profiles
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.models import software as softwares
-from kerncast.models.choosing import Choice
+from kerncast.models.choosing import ModelChoice
 from kerncast.models.limits.trained import COVERED, Coverage, range_words
 from kerncast.op import Family
 from kerncast.software import newest_version, short_name
@@ -123,10 +123,10 @@ class ModelGroup:
         return self.choice.nearest({**self.preset, **valid, **totals})
 
     @cached_property
-    def choice(self) -> Choice[Entry]:
+    def choice(self) -> ModelChoice[Entry]:
         """The models with what they cover, to choose among."""
         assert self.family is not None
-        return Choice(self.family, self.coverages)
+        return ModelChoice(self.family, self.coverages)
 
     def _uncovered(self, entry: Entry, coverage: Coverage, asked: Mapping[str, Value]) -> NotFound:
         products = {} if self.family is None else self.family.op.products

@@ -104,8 +104,7 @@ def search(
     for name, number in (("a budget", budget), ("top_k", top_k)):
         if number is not None and number < 1:
             raise InvalidValue(f"{name} must be at least 1, got {number}")
-    if problem.op is not model.family.op:
-        raise InvalidValue(f"the model is of {model.family.id}, the problem of {problem.op.name}")
+    problem = model.problem(problem)
     if not model.family.config.parameters:
         raise InvalidValue(f"{model.family.id} has only one config: there is nothing to search")
     ground = Ground(model.family, problem, model.profile)
