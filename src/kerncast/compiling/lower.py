@@ -17,8 +17,8 @@ from kerncast.errors import InvalidValue
 from kerncast.expr import Expr
 from kerncast.learners.gbdt import Gbdt
 from kerncast.models.candidates import library_rows, refuse_no_candidates
+from kerncast.models.limits.configs import Reach
 from kerncast.models.model import Model
-from kerncast.models.reach import Reach
 from kerncast.models.rules import Rule, model_rules, namespaces
 from kerncast.models.tier import ALONE, CHOOSING, Tier, named_tiers
 

@@ -16,13 +16,13 @@ from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.expr import Program
-from kerncast.models.answer import Answer, Tier, refused_outside, unlike_measured, without_choice
+from kerncast.models.answer import Answer, Tier, as_judged, refused_outside, without_choice
 from kerncast.models.candidates import Candidates, by_share, library_rows
-from kerncast.models.elsewhere import away_from, no_peak, without_peak
-from kerncast.models.expectation import Expectation, expectation_of
-from kerncast.models.hull import OutOfRange, against_facts, only_absent, outside_hull
+from kerncast.models.limits.choices import Expectation, expectation_of
+from kerncast.models.limits.configs import reach_of, worked_on
+from kerncast.models.limits.envelope import NO_ERRORS, Envelope, Verdict, Verdicts, Worth
+from kerncast.models.limits.trained import OutOfRange
 from kerncast.models.problem_frames import bare, configs_at, problem_frame, problems_in, vectors_in
-from kerncast.models.reach import reach_of, worked_on
 from kerncast.models.rules import Rule, config_rules, model_rules, problem_rules
 from kerncast.models.statuses import Answered
 from kerncast.op import Config, Problem
@@ -46,10 +46,9 @@ class PythonAnswerer:
     def __init__(self, model: Model, device: Device) -> None:
         self.model, self.device, self.family = model, device, model.family
         self._chooses = bool(self.family.config.parameters)
-        self._note = "" if model.recorded else model.NO_ERRORS
-        self._away = away_from(model, device)
+        self.envelope = Envelope(model, device)
+        self._away = self.envelope.away
         """Set if the model never saw this device: times are then extrapolated."""
-        self._without_peak = without_peak(model, device) if self._away is not None else frozenset()
 
     # -- what is known ---------------------------------------------------------------------------------
 
@@ -115,29 +114,19 @@ class PythonAnswerer:
         if open_:
             frame = self.vectors([asked[place] for place in open_], [chosen[place] for place in open_])
             broken = self._first_broken(config_rules(self._rules), frame)
+            note = "" if self.model.recorded else NO_ERRORS
             times = iter(self._times(frame.filter(pl.Series([rule is None for rule in broken]))))
             for place, rule in zip(open_, broken, strict=True):
                 answers[place] = (
                     Answer(Answered.UNSUPPORTED, asked[place], reason=rule.sentence)
                     if rule is not None
-                    else self._judged(Answer(Answered.OK, asked[place], chosen[place], *next(times), note=self._note))
+                    else self._judged(Answer(Answered.OK, asked[place], chosen[place], *next(times), note=note))
                 )
         return [answer for answer in answers if answer is not None]
 
     def _judged(self, answer: Answer) -> Answer:
         """The answer, if its device and the like of its problem were measured; else what is left of it."""
-        away = self._away
-        if away is None:
-            return unlike_measured(answer, against_facts(self.model, answer.problem))
-        assert answer.time_ns is not None
-        lower, upper = (None, None) if away.factors is None else _widened(answer, away.factors)
-        answer = replace(answer, lower_ns=lower, upper_ns=upper, efficiency=None)
-        if away.believed:
-            return unlike_measured(replace(answer, note=away.words), against_facts(self.model, answer.problem))
-        own = ", ".join(record.name for record in self.model.manifest.devices)
-        return replace(
-            answer, status=Answered.OUT_OF_RANGE, reason=away.words, outside=OutOfRange("device", self.device.name, own)
-        )
+        return as_judged(answer, self.envelope.judge(answer.problem))
 
     def _times(self, frame: pl.DataFrame) -> list[tuple[float, float | None, float | None]]:
         """The time and its bounds, by row."""
@@ -180,10 +169,12 @@ class PythonAnswerer:
         for rule, program in self._problem_rules:
             if not program.scalar(values)[rule.name]:
                 return Answer(Answered.UNSUPPORTED, problem, reason=rule.sentence)
-        outside = outside_hull(self.model, problem)
-        if not outside and problem.get("dtype") in self._without_peak:
-            return Answer(Answered.OUT_OF_RANGE, problem, reason=no_peak(self.device, str(problem["dtype"])))
-        return self.outside(problem, outside[0], self.fallback(problem)) if outside else None
+        verdict = self.envelope.judge(problem)
+        if verdict.worth is not Worth.OUTSIDE:
+            return None
+        if verdict.outside is None:
+            return Answer(Answered.OUT_OF_RANGE, problem, reason=verdict.words)
+        return self.outside(problem, verdict.outside, self.fallback(problem))
 
     @cached_property
     def fallbacks(self) -> tuple[Ints, str]:
@@ -268,7 +259,7 @@ class PythonAnswerer:
         """The interval of each time; a time that is not known has any."""
         if self.model.manifest.interval is None:
             return [(None, None)] * len(time_ns)
-        lower, upper = self.model.bounds_of(problems, np.where(np.isfinite(time_ns), time_ns, 1.0))
+        lower, upper = self.envelope.bounds(problems, np.where(np.isfinite(time_ns), time_ns, 1.0))
         return list(zip(lower.tolist(), upper.tolist(), strict=True))
 
     def _chosen(self, problem: Problem, row: int, time_ns: float, bounds: Bounds) -> Answer:
@@ -280,7 +271,7 @@ class PythonAnswerer:
         """A choice with its time, as a tier answers it."""
         efficiency = None if self.expectation is None else self.expectation.of(time_ns)
         answer = Answer(Answered.OK, problem, self.configs[row], time_ns, *bounds, efficiency, tier)
-        return self.model.mark(answer, row)
+        return as_judged(answer, self.envelope.judge_config(row))
 
     # -- frames ----------------------------------------------------------------------------------------
 
@@ -292,7 +283,8 @@ class PythonAnswerer:
         if self._chooses and not own and config is None:
             return self._bests_of_frame(given)
         frame = vectors_in(self.model, given, self.device.name, None if config is None else self.config(config))
-        status, symbols = self._status(frame), schema.symbol_columns(self.family, frame)
+        verdicts, symbols = self.envelope.judge_frame(frame), schema.symbol_columns(self.family, frame)
+        status = self._status(frame, verdicts)
         for rule in config_rules(self._rules):
             status[~_holds(rule, symbols) & (status == Answered.OK)] = Answered.UNSUPPORTED
         fine, found = status == Answered.OK, {name: np.full(frame.height, np.nan) for name in TIMES}
@@ -300,13 +292,14 @@ class PythonAnswerer:
             for name, values in zip(TIMES, self._predicted(frame.filter(pl.Series(fine))), strict=True):
                 if values is not None:
                     found[name][fine] = values
-        return pl.DataFrame(self._told(frame, status, found))
+        return pl.DataFrame(self._told(verdicts, status, found))
 
     def _bests_of_frame(self, given: pl.DataFrame) -> pl.DataFrame:
         """The best config of each problem, its time and the status."""
         self._every()
         problems = problems_in(self.model, given, self.device.name)
-        status, rows = self._status(problems), np.full(problems.height, -1)
+        verdicts, rows = self.envelope.judge_frame(problems), np.full(problems.height, -1)
+        status = self._status(problems, verdicts)
         fine, found = status == Answered.OK, {name: np.full(problems.height, np.nan) for name in TIMES}
         if fine.any():
             asked = problems.filter(pl.Series(fine))
@@ -316,74 +309,34 @@ class PythonAnswerer:
             status[fine & none] = Answered.NO_VALID_CONFIG
             if self.model.manifest.interval is not None:
                 known = ~none
-                bounds = self.model.bounds_of(problems.filter(pl.Series(known)), found["time_ns"][known])
+                bounds = self.envelope.bounds(problems.filter(pl.Series(known)), found["time_ns"][known])
                 found["lower_ns"][known], found["upper_ns"][known] = bounds
-        return configs_at(self.model, rows).with_columns(self._told(problems, status, found))
+        return configs_at(self.model, rows).with_columns(self._told(verdicts, status, found))
 
-    def _status(self, problems: pl.DataFrame) -> npt.NDArray[np.object_]:
+    def _status(self, problems: pl.DataFrame, verdicts: Verdicts) -> npt.NDArray[np.object_]:
         """By row: what the rules and the trained range say against a problem (`problem.*`); ok: nothing."""
         status = np.full(problems.height, Answered.OK, dtype=object)
         symbols = schema.symbol_columns(self.family, problems, "problem.")
-        outside, labels = self._outside(problems)
-        status[outside] = Answered.OUT_OF_RANGE
+        status[verdicts.outside] = Answered.OUT_OF_RANGE
         if not self._chooses:
-            status[labels] = Answered.UNSUPPORTED
+            status[verdicts.by_label] = Answered.UNSUPPORTED
         for rule, _ in self._problem_rules:  # they come before its range
             status[~_holds(rule, symbols)] = Answered.UNSUPPORTED
         return status
 
     def _told(
-        self, frame: pl.DataFrame, status: npt.NDArray[np.object_], found: dict[str, npt.NDArray[np.float64]]
+        self, verdicts: Verdicts, status: npt.NDArray[np.object_], found: dict[str, npt.NDArray[np.float64]]
     ) -> list[pl.Series]:
         """The columns of an answer, if its device and the like of its problem were measured; else what is left of them."""
         fine, away = status == Answered.OK, self._away
         if away is not None:
-            time_ns = found["time_ns"]
-            for name, place, wider in zip(TIMES[1:], (0, 1), (np.fmin, np.fmax), strict=True):
-                factor = np.nan if away.factors is None else away.factors[place]
-                found[name] = np.full(len(time_ns), np.nan) if away.factors is None else wider(found[name], factor * time_ns)
+            bounds = Verdict(away=away).widened(*(found[name] for name in TIMES))
+            nothing = np.full(len(status), np.nan)
+            found |= {name: nothing if bound is None else bound for name, bound in zip(TIMES[1:], bounds, strict=True)}
             status[fine] = Answered.OK if away.believed else Answered.OUT_OF_RANGE
-        status[fine & self._against_facts(frame)] = Answered.OUT_OF_RANGE
+        status[fine & verdicts.unlike] = Answered.OUT_OF_RANGE
         columns = [pl.Series(name, values).fill_nan(None) for name, values in found.items()]
         return [*columns, pl.Series("status", [str(item) for item in status], dtype=pl.String)]
-
-    def _against_facts(self, frame: pl.DataFrame) -> Flags:
-        """Which rows are unlike all measured ones."""
-        unlike = np.zeros(frame.height, dtype=bool)
-        for name, fact in self.model.manifest.facts.items():
-            column = frame[f"problem.{name}"]
-            unlike |= (column.is_not_null() & (column % fact.step != fact.rest)).to_numpy()
-        return unlike
-
-    def _outside(self, frame: pl.DataFrame) -> tuple[Flags, Flags]:
-        """Which rows are outside the trained range, and which of them because of a label."""
-        outside, labels = np.zeros(frame.height, dtype=bool), np.zeros(frame.height, dtype=bool)
-        for name, parameter in self.family.problem.parameters.items():
-            seen, column = self.model.manifest.hull.get(name), frame[f"problem.{name}"]
-            if only_absent(parameter, seen):
-                inside = column.is_null()
-                labels |= (~inside).to_numpy() & ~outside & bool(parameter.codes)
-            elif seen is None:
-                continue
-            elif seen.labels:
-                inside = column.is_null() | column.is_in(list(seen.labels))
-                labels |= (~inside).to_numpy() & ~outside  # the first parameter outside decides
-            elif seen.low is None or seen.high is None:
-                continue
-            else:
-                inside = column.is_null() | column.is_between(seen.low, seen.high)
-            outside |= (~inside).to_numpy()
-        if self._without_peak:
-            outside |= frame["problem.dtype"].is_in(list(self._without_peak)).to_numpy()
-        return outside, labels
-
-
-def _widened(answer: Answer, factors: tuple[float, float]) -> tuple[float, float]:
-    """The bounds of a time on a device that was not measured: never narrower than on those that were."""
-    time_ns = answer.time_ns or 0.0
-    lower = time_ns if answer.lower_ns is None else answer.lower_ns
-    upper = time_ns if answer.upper_ns is None else answer.upper_ns
-    return min(lower, factors[0] * time_ns), max(upper, factors[1] * time_ns)
 
 
 def _each(given: Sequence[Point], read: Any, what: str) -> list[Any]:

@@ -14,9 +14,8 @@ from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.expr import Program
-from kerncast.expr.to_columns import read_column
+from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.problem_frames import problem_frame
-from kerncast.models.reach import Reach
 from kerncast.models.rules import config_rules, model_rules
 
 if TYPE_CHECKING:
@@ -85,12 +84,7 @@ class Candidates:
         """Which candidates were tried on problems like this one."""
         if self.reach is None:
             return np.ones(self.model.candidates.height, dtype=bool)
-        return self.reach.holds(self.numbers(problem_frame(self.model.family, [values]))[0])
-
-    def numbers(self, problems: pl.DataFrame) -> Floats:
-        """Problems (`problem.*`) as rows of numbers, in the order of their parameters."""
-        parameters = self.model.family.problem.parameters.items()
-        return np.stack([read_column(item.symbol(name), problems[f"problem.{name}"]) for name, item in parameters], axis=1)
+        return self.reach.holds(problem_numbers(self.model.family, problem_frame(self.model.family, [values]))[0])
 
     def _narrowed(self, allowed: Flags, numbers: Floats, rows: Ints) -> Flags:
         """Of the candidates that can run a problem those tried on such problems, else on its labels, else all.
@@ -113,7 +107,7 @@ class Candidates:
         """The candidates that can run the problem; if any of those were tried on similar problems, only these."""
         problem = problem_frame(self.model.family, [values])
         allowed = self._available(problem, self.rules_of_many(problem, rows), rows)
-        return np.asarray(self._narrowed(allowed, self.numbers(problem), rows)[0])
+        return np.asarray(self._narrowed(allowed, problem_numbers(self.model.family, problem), rows)[0])
 
     def scores(self, values: Mapping[str, Any], rows: Ints) -> tuple[Floats, Floats]:
         """Scores (low is chosen) and times; infinite and negative where a config cannot run, or is expected to fail."""
@@ -129,7 +123,7 @@ class Candidates:
             part, own = problems[start : start + together], slice(start, start + together)
             vectors = part.join(configs, how="cross", maintain_order="left_right")
             allowed = self._available(part, self._rules_hold(vectors).reshape(part.height, len(rows)), rows)
-            allowed = self._narrowed(allowed, self.numbers(part), rows)
+            allowed = self._narrowed(allowed, problem_numbers(self.model.family, part), rows)
             if allowed.any():
                 kept = vectors if allowed.all() else vectors.filter(pl.Series(allowed.ravel()))
                 described = self.model.describe(kept, self.device)

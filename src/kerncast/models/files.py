@@ -13,9 +13,9 @@ from kerncast.errors import InvalidValue
 from kerncast.files.foreign import guarded, read_json
 from kerncast.files.parquet import read_parquet
 from kerncast.models.labels import Labels, labels_of
+from kerncast.models.limits.choices import SERVING, Serving, read_serving
+from kerncast.models.limits.configs import worked_on
 from kerncast.models.manifest import CANDIDATES, EVALUATION, LABELS, PREDICTIONS, PROBLEMS, Manifest
-from kerncast.models.reach import worked_on
-from kerncast.models.serving import SERVING, Serving, read_serving
 from kerncast.op import Family
 from kerncast.scoring.figures import Figures
 

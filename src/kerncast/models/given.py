@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,15 +14,13 @@ import polars as pl
 from kerncast.arrays import Flags
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.models.answer import Answer
 from kerncast.models.labels import Labels
+from kerncast.models.limits.envelope import KNOWN
 from kerncast.models.manifest import Range
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model
 
-UNTRIED = "the model was not trained on this config, so its time has no interval"
-KNOWN = "__known"
 FLAT = 2
 
 
@@ -55,12 +53,6 @@ class GivenConfigs:
         if self.dimensions not in (None, _dimensions(problem)):
             names = None
         return np.zeros(self.configs.height, dtype=bool) if names is None else np.array([name is not None for name in names])
-
-    def marked(self, answer: Answer, known: bool) -> Answer:
-        """An answer with one of them, which says whether it worked in training."""
-        if known:
-            return replace(answer, known=True)
-        return replace(answer, known=False, lower_ns=None, upper_ns=None, efficiency=None, note=UNTRIED)
 
 
 def with_configs(

@@ -32,17 +32,18 @@ from kerncast.learners.target import Target
 from kerncast.models.answer import Answer
 from kerncast.models.answerer import PythonAnswerer
 from kerncast.models.card import card_html, summary_line
-from kerncast.models.elsewhere import away_from
 from kerncast.models.files import ModelFiles
-from kerncast.models.given import KNOWN, GivenConfigs
-from kerncast.models.hull import Coverage
+from kerncast.models.given import GivenConfigs
+from kerncast.models.limits.configs import chosen_last
+from kerncast.models.limits.devices import away_from
+from kerncast.models.limits.envelope import Envelope
+from kerncast.models.limits.trained import Coverage
 from kerncast.models.manifest import MANIFEST, Manifest, read_manifest
 from kerncast.models.products import Product, products_of, whole_problem
 from kerncast.models.rules import model_rules
 from kerncast.op import Family, Problem
 from kerncast.scoring.scorecard import Predicted
 from kerncast.tables.feature_rows import Featurizer, Rows
-from kerncast.tables.never_worked import chosen_last
 from kerncast.writing.terminal import printable
 
 BLOCK_ROWS = 16_384
@@ -55,8 +56,6 @@ class Model(ModelFiles):
 
     compiled: ClassVar[Callable[[Model], Bests | None]] = staticmethod(lambda model: None)
     """Gives what finds the best candidates in compiled code, if there is a compiler; set by `selecting`, which can compile."""
-
-    NO_ERRORS: ClassVar[str] = "the model does not record how wrong it was in training, so its times have no interval"
 
     def __init__(
         self,
@@ -185,12 +184,6 @@ class Model(ModelFiles):
         """Which candidates are there for a problem; None: all of them."""
         return None if self.given is None else self.given.built_for(problem, self.labels)
 
-    def mark(self, answer: Answer, row: int) -> Answer:
-        """An answer with one of the candidates, with what is to be said of it."""
-        if not self.recorded:
-            return replace(answer, note=self.NO_ERRORS)
-        return answer if self.given is None else self.given.marked(answer, self.candidates[KNOWN][row])
-
     def featurizer(self, device: Device | None = None) -> Featurizer:
         """The featurizer, for the model's own device unless another is given.
 
@@ -219,35 +212,13 @@ class Model(ModelFiles):
         score, time_ns = self.scored(rows)
         if self.manifest.interval is None:
             return Predicted(score, time_ns)
-        return Predicted(score, time_ns, *self.bounds_of(rows.frame, time_ns))
+        return Predicted(score, time_ns, *self.envelope.bounds(rows.frame, time_ns))
 
     def scored(self, rows: Rows) -> tuple[Floats, Floats]:
         """Score (low is chosen) and time of described vectors."""
         output = self.learner.predict(rows)
         time_ns = self.target.decode(output.target, rows)
         return time_ns if output.score is None else output.score, time_ns
-
-    def bounds_of(self, problems: pl.DataFrame, time_ns: Floats) -> tuple[Floats, Floats]:
-        """The interval of each predicted time, given the problems (`problem.*`) that the times are of."""
-        interval = self.manifest.interval
-        assert interval is not None
-        if interval.widening is None:
-            return interval.bounds(time_ns)
-        rarity, beyond = interval.widening.traits.rarity(self.family, problems), interval.beyond
-        if beyond is None:
-            return interval.bounds(time_ns, rarity)
-        return interval.bounds(time_ns, rarity, beyond.bands(self.sizes_of(problems)))
-
-    def sizes_of(self, problems: pl.DataFrame) -> Floats:
-        """How large problems (`problem.*`) are, by the measure that the model's interval knows their range in."""
-        return self._size.columns(schema.symbol_columns(self.family, problems, "problem."))[:, 0]
-
-    @cached_property
-    def _size(self) -> Program:
-        assert self.manifest.interval is not None
-        assert self.manifest.interval.beyond is not None
-        measure = self.manifest.interval.beyond.sizes.measure
-        return Program({measure: self.featurizer().work().outputs[measure]})
 
     def rank_rows(self, rows: Rows) -> Predicted:
         """Like `predict_rows`, for judging choices: configs that break a rule or never worked in training are chosen last."""
@@ -395,9 +366,14 @@ class Model(ModelFiles):
         return Model(self.path, manifest, self.family, self.learner, profile, own=self, given=given)
 
     @cached_property
+    def envelope(self) -> Envelope:
+        """What its answers are worth, on a device that was measured."""
+        return Envelope(self)
+
+    @cached_property
     def notes(self) -> list[str]:
         """What its data leave open: kinds of problems that were never measured, failures that were never seen."""
-        from kerncast.models.notes import data_notes  # it loads the sets of problems
+        from kerncast.models.limits.notes import data_notes  # it loads the sets of problems
 
         return data_notes(self)
 

@@ -12,7 +12,7 @@ from kerncast.compiling.request import device_names
 from kerncast.devices import profiles
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models import software as softwares
-from kerncast.models.hull import Coverage
+from kerncast.models.limits.trained import Coverage
 from kerncast.models.model import Model
 from kerncast.op import Family
 from kerncast.querying.predicting import Ask, OpAnswerer

@@ -13,8 +13,10 @@ import numpy as np
 from kerncast import devices, dtypes
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.models.answer import Answer, fallback_words, unlike_measured, without_choice
+from kerncast.models.answer import Answer, as_judged, fallback_words, without_choice
 from kerncast.models.card import card_line
+from kerncast.models.limits.configs import never_seen
+from kerncast.models.limits.envelope import unlike_measured
 from kerncast.models.model import Model
 from kerncast.models.physics import lacking, missing, rates_read, rooflines
 from kerncast.models.roofline_misses import FILE, Misses, read_misses
@@ -32,7 +34,6 @@ from kerncast.store.find import (
     groups_of,
     knowing,
     loaded,
-    never_seen,
     no_model,
     profile_of,
     with_rates_of_twins,
@@ -176,7 +177,8 @@ class OpAnswerer:
         line, strange = card_line(model, self.name), never_seen(model, self.name, self.config or {})
         for place, answer in zip(valid, told, strict=True):
             item, parts = blank[place], matches[place].parts
-            answer = unlike_measured(answer, strange)
+            if strange is not None:
+                answer = as_judged(answer, unlike_measured(strange))
             if parts is not None:
                 answer = parts.added(answer, model.problem(item.problem), entry.id)
                 item = replace(item, parts={parts.side.name: parts.size})

@@ -15,8 +15,8 @@ from kerncast.compiling.binding import Binding, Reply, reply_of
 from kerncast.compiling.encoding import MISSING
 from kerncast.compiling.overrides import Decided
 from kerncast.errors import InvalidValue
-from kerncast.models.answer import Answer, Pin, Tier, unlike_measured
-from kerncast.models.hull import OutOfRange, against_facts, trained_words
+from kerncast.models.answer import Answer, Pin, Tier, as_judged
+from kerncast.models.limits.trained import OutOfRange
 from kerncast.models.statuses import C_STATUSES, Answered, Place
 from kerncast.models.tier import C_TIER_NAMES, CHOOSING
 from kerncast.op import Problem
@@ -81,7 +81,7 @@ class NativeAnswerer:
             figures = reply.time_ns, reply.lower_ns, reply.upper_ns, reply.efficiency
             answer = self._chosen(problem, Tier(reply.tier), reply.candidate, *figures)
             if reply.status is not Answered.OK:
-                return unlike_measured(replace(answer, pin=pin), against_facts(self.python.model, problem))
+                return as_judged(replace(answer, pin=pin), self.python.envelope.judge(problem))
             return answer if pin is None else replace(answer, pin=pin, reason=reply.message)
         if reply.status is Answered.OUT_OF_RANGE:
             name = list(problem)[reply.parameter]
@@ -109,9 +109,9 @@ class NativeAnswerer:
 
     def _outside(self, problem: Problem, name: str) -> OutOfRange:
         """The parameter that is outside the trained range, in words."""
-        model, value = self.python.model, problem[name]
+        value = problem[name]
         assert value is not None
-        return OutOfRange(name, value, trained_words(model.family.problem.parameters[name], model.manifest.hull.get(name)))
+        return OutOfRange(name, value, self.python.envelope.coverage.limits[name].words)
 
     def frame(self, problems: pl.DataFrame, tier: Tier) -> pl.DataFrame:
         """The answers to valid problems (`problem.*`), as columns; only refusals and pins become objects."""

@@ -18,7 +18,7 @@ from kerncast.compiling.json_text import DEEPEST, WHOLE, Number, Token, scan, wh
 from kerncast.compiling.query import one_of, rule_of
 from kerncast.compiling.request import Node, request_tree, sameness
 from kerncast.errors import InvalidValue
-from kerncast.models.hull import Coverage
+from kerncast.models.limits.trained import Coverage
 from kerncast.models.products import Product
 from kerncast.models.statuses import Answered
 from kerncast.models.tier import CHOOSING

@@ -15,10 +15,10 @@ from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact
 from kerncast.compiling.overrides import Decided
 from kerncast.expr import Program
-from kerncast.models.answer import Answer, Pin, Tier, refused_outside, unlike_measured, with_fallback
+from kerncast.models.answer import Answer, Pin, Tier, refused_outside, with_fallback
 from kerncast.models.answerer import NO_CONFIG, PythonAnswerer
-from kerncast.models.expectation import Expectation
-from kerncast.models.hull import OutOfRange, against_facts
+from kerncast.models.limits.choices import Expectation
+from kerncast.models.limits.trained import OutOfRange
 from kerncast.models.problem_frames import configs_at
 from kerncast.models.statuses import Answered
 from kerncast.op import Config, Problem
@@ -129,7 +129,7 @@ class TieredAnswerer(PythonAnswerer):
         decided, refused = self._before_asking(problem)
         if decided is not None and decided.pin is Pin.DECIDED:
             return decided
-        answer = refused or unlike_measured(self._first_tier(problem, tier), against_facts(self.model, problem))
+        answer = refused or self._judged(self._first_tier(problem, tier))
         return answer if decided is None else self.with_pin(answer, Pin.NOT_APPLIED)
 
     def _first_tier(self, problem: Problem, tier: Tier) -> Answer:
@@ -187,8 +187,7 @@ class TieredAnswerer(PythonAnswerer):
             return [Answer(Answered.NO_VALID_CONFIG, problem, reason=self._no_config)]
         if decided is not None and decided.pin is Pin.NOT_APPLIED:
             ranked[0] = self.with_pin(ranked[0], Pin.NOT_APPLIED)
-        unlike = against_facts(self.model, problem)
-        return [item if item.pin is Pin.DECIDED else unlike_measured(item, unlike) for item in ranked]
+        return [item if item.pin is Pin.DECIDED else self._judged(item) for item in ranked]
 
     def _others(self, problem: Problem, tier: Tier, count: int, listed: set[Config | None]) -> list[Answer]:
         """The best configs of a tier that are not listed yet, at most `count`."""

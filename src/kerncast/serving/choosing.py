@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.models.hull import completed
+from kerncast.models.limits.trained import completed
 from kerncast.models.model import Model
 from kerncast.op import Problem as Asked
 from kerncast.selecting.selector import Selector

@@ -17,11 +17,11 @@ from kerncast import devices as profiles
 from kerncast import dtypes
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.models.hull import COVERED, Coverage, OutOfRange
+from kerncast.models.limits.configs import never_seen
+from kerncast.models.limits.trained import COVERED, Coverage
 from kerncast.models.manifest import MANIFEST
 from kerncast.models.model import Model
 from kerncast.op import Family
-from kerncast.parameters import Categorical
 from kerncast.registry import OPS
 from kerncast.software import is_same, lacks, matching
 from kerncast.space import Value
@@ -158,22 +158,6 @@ def with_rates_of_twins(device: Device) -> Device:
 
 
 # -- configs that the caller names -----------------------------------------------------------------------------
-
-
-def never_seen(model: Model, device: str, config: Point) -> OutOfRange | None:
-    """The label of a config that a model has not seen on a device; None: it has seen all of them.
-
-    Numbers (tile sizes) may lie between those that were seen. A device that is not one of the model's has all its configs.
-    """
-    if not config:
-        return None
-    own = model.on(device) if device in {record.name for record in model.manifest.devices} else model
-    for name, value in config.items():
-        if isinstance(model.family.config.parameters.get(name), Categorical):
-            seen = sorted({str(label) for label in own.candidates[f"config.{name}"] if label is not None})
-            if str(value) not in seen:
-                return OutOfRange(name, value, ", ".join(seen))
-    return None
 
 
 def knowing(groups: Iterable[ModelGroup], device: str, config: Point | None) -> list[ModelGroup]:

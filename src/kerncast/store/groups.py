@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from kerncast import devices as profiles
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.models import software as softwares
-from kerncast.models.hull import COVERED, Coverage, Distance, Inside, range_words
+from kerncast.models.limits.trained import COVERED, Coverage, Distance, Inside, range_words
 from kerncast.models.products import Product, products_of
 from kerncast.op import Family
 from kerncast.registry import OPS
@@ -41,7 +41,7 @@ class ModelChoice(Generic[T]):
     @cached_property
     def _inside(self) -> list[dict[str, Inside]]:
         """By model: whether it covers a value of each of these parameters. A list of requests asks thousands of times."""
-        return [{name: coverage.inside(name) for name in self.apart} for _, coverage in self.models]
+        return [{name: coverage.limits[name].covers for name in self.apart} for _, coverage in self.models]
 
     @cached_property
     def _products(self) -> list[dict[str, Product]]:

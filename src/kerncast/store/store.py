@@ -27,7 +27,7 @@ from kerncast.files.atomic import cannot_write, remove_directory, sync_tree, wri
 from kerncast.files.lock import one_writer
 from kerncast.files.places import data_folder
 from kerncast.models import trust as trusting
-from kerncast.models.hull import Coverage
+from kerncast.models.limits.trained import Coverage
 from kerncast.models.model import Model, is_model
 from kerncast.progress import QUIET, Progress
 from kerncast.registry import OPS

@@ -259,7 +259,7 @@ def _tell(entry: Entry, what: str, as_json: bool) -> None:
 
 
 def _show(entry: Entry, hull: Mapping[str, Range], as_json: bool) -> None:
-    from kerncast.models.hull import range_words
+    from kerncast.models.limits.trained import range_words
 
     covers = {name: range_words(seen) for name, seen in hull.items()}
     if as_json:

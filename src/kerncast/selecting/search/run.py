@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.models.hull import OutOfRange, outside_hull
+from kerncast.models.limits.trained import OutOfRange
 from kerncast.models.model import Model
 from kerncast.op import Config, Problem
 from kerncast.progress import QUIET, Progress
@@ -127,7 +127,7 @@ def search(
         scored=scoring.scored,
         space=scoring.scored if everything else ground.size,
         exact=everything or ground.exact,
-        outside=outside_hull(model, problem),
+        outside=model.envelope.coverage.outside(problem),
     )
 
 
@@ -161,7 +161,7 @@ def _among(
         scored=scoring.scored,
         space=valid.height,
         exact=True,
-        outside=outside_hull(model, problem),
+        outside=model.envelope.coverage.outside(problem),
     )
 
 
