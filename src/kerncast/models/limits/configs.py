@@ -74,7 +74,7 @@ class Reach:
     @cached_property
     def _sized(self) -> list[int]:
         """The sizes that limit some candidate."""
-        return np.flatnonzero((np.isfinite(self.low) | np.isfinite(self.high)).any(axis=0)).tolist()
+        return np.flatnonzero(((self.low != -np.inf) | (self.high != np.inf)).any(axis=0)).tolist()
 
     @cached_property
     def _labelled(self) -> list[int]:
