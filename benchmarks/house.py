@@ -50,8 +50,7 @@ ROOMS = {
         "learning": "learning learners scoring tables",
         "models": "models compiling.interpreter selecting.tiers store",
         "training": "training",
-        "answering": "answering compiling.json_request compiling.json_text compiling.plain_request compiling.request querying"
-        " selecting",
+        "answering": "answering compiling.json_text compiling.request querying selecting",
         "native": "native compiling exporting",
         "regenerating": "regenerating",
         "evaluating": "evaluating",

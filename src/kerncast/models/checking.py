@@ -10,6 +10,7 @@ import polars as pl
 from kerncast.data import schema
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.artefact import ArtefactKind, Findings, PathContents
+from kerncast.models.limits.choices import SERVING
 from kerncast.models.manifest import (
     CANDIDATES,
     CARD,
@@ -22,7 +23,6 @@ from kerncast.models.manifest import (
     manifest_alone,
 )
 from kerncast.models.model import Model, is_ck_directory
-from kerncast.models.serving import SERVING
 
 AGAIN = "restore it, or train the model again"
 

@@ -17,7 +17,7 @@ from kerncast.files.checksums import file_checksum
 from kerncast.files.places import names_a_file_inside
 from kerncast.files.versioned import Versioned
 from kerncast.models.conformal import Interval
-from kerncast.models.elsewhere import Elsewhere
+from kerncast.models.limits.devices import Elsewhere
 
 FORMAT = "kerncast-model"
 VERSION = 1

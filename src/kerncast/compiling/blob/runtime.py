@@ -16,7 +16,7 @@ from kerncast.expr.to_c import prelude
 from kerncast.learners.gbdt import BEHIND, LIKELY_TO_FAIL
 from kerncast.learners.target import LEAST_RATE
 from kerncast.models.answer import fallback_words
-from kerncast.models.rarity import ABSENT
+from kerncast.models.limits.widening import ABSENT
 from kerncast.models.statuses import C_STATUSES
 from kerncast.models.tier import C_TIERS
 from kerncast.tables.off_grid import MOST_ALIGNED

@@ -17,7 +17,7 @@ STEP = 256
 
 
 @dataclass(frozen=True)
-class Side:
+class DividedSize:
     """A size that may be divided: parts that are at least so large take as long as the whole, by these factors."""
 
     name: str
@@ -28,8 +28,8 @@ class Side:
 # Nine of ten wholes in AIConfigurator's tables take so many times two halves (benchmarks/wide_products.py): products with
 # N = 65,536, products with M = 32,768 and experts with 16,384 tokens.
 SIDES = {
-    "gemm": (Side("N", 32_768, (0.90, 1.02)), Side("M", 16_384, (0.83, 1.18))),
-    "moe": (Side("tokens", 8_192, (0.76, 1.08)),),
+    "gemm": (DividedSize("N", 32_768, (0.90, 1.02)), DividedSize("M", 16_384, (0.83, 1.18))),
+    "moe": (DividedSize("tokens", 8_192, (0.76, 1.08)),),
 }
 
 
@@ -37,7 +37,7 @@ SIDES = {
 class Parts:
     """One way to divide a problem: launches whose times add up to that of the whole."""
 
-    side: Side
+    side: DividedSize
     whole: int
     count: int
     size: int

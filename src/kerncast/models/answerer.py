@@ -1,4 +1,4 @@
-"""`Model.predict`: from a user's problems and configs to answers, without a compiler and without tiers."""
+"""The answers of one model on one device, computed in Python: `Model.predict`, and what selectors do without a compiler."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from kerncast.arrays import Flags, Ints
+from kerncast.arrays import Flags, Floats, Ints
 from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.expr import Program
-from kerncast.models.answer import Answer, Tier, refused_outside, unlike_measured, without_choice
+from kerncast.models.answer import Answer, Tier, as_judged, refused_outside, without_choice
 from kerncast.models.candidates import Candidates, by_share, library_rows
-from kerncast.models.elsewhere import away_from, no_peak, without_peak
-from kerncast.models.expectation import Expectation, expectation_of
-from kerncast.models.hull import OutOfRange, against_facts, only_absent, outside_hull
-from kerncast.models.problem_frames import config_columns, configs_at, problems_in, vectors_in
-from kerncast.models.reach import reach_of, worked_on
+from kerncast.models.limits.choices import Expectation, expectation_of
+from kerncast.models.limits.configs import reach_of, worked_on
+from kerncast.models.limits.envelope import NO_ERRORS, Envelope, Verdict, Verdicts, Worth
+from kerncast.models.limits.trained import OutOfRange
+from kerncast.models.problem_frames import bare, config_columns, configs_at, problem_frame, problems_in, vectors_in
 from kerncast.models.rules import Rule, config_rules, model_rules, problem_rules
 from kerncast.models.statuses import Answered
 from kerncast.op import Config, Problem
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from kerncast.models.model import Bests, Model
 
 Point = Mapping[str, Any]
+Bounds = tuple[float | None, float | None]
+"""An interval; None: the model has none."""
 
 NO_CONFIG = "no config that the model knows can run this problem"
 # Vectors that Python scores in about the time in which a model is compiled.
@@ -38,16 +40,15 @@ WORTH_COMPILING = 300_000
 TIMES = ("time_ns", "lower_ns", "upper_ns")
 
 
-class Predictor:
-    """Predicts with a model on one device."""
+class PythonAnswerer:
+    """Answers with the configs of a model on one device, by the model itself: without tiers and overrides."""
 
     def __init__(self, model: Model, device: Device) -> None:
         self.model, self.device, self.family = model, device, model.family
         self._chooses = bool(self.family.config.parameters)
-        self._note = "" if model.recorded else model.NO_ERRORS
-        self._away = away_from(model, device)
+        self.envelope = Envelope(model, device)
+        self._away = self.envelope.away
         """Set if the model never saw this device: times are then extrapolated."""
-        self._without_peak = without_peak(model, device) if self._away is not None else frozenset()
 
     # -- what is known ---------------------------------------------------------------------------------
 
@@ -60,7 +61,8 @@ class Predictor:
         return [(rule, Program({rule.name: rule.holds})) for rule in problem_rules(self._rules)]
 
     @cached_property
-    def _candidates(self) -> Candidates:
+    def candidates(self) -> Candidates:
+        """The configs to choose from."""
         found = Candidates(self.model, reach_of(self.model), self.device)
         if self._away is not None and len(self.model.manifest.devices) > 1 and found.reach is not None:
             # A kernel of another generation may not exist here: those of the device that is most alike come first.
@@ -68,7 +70,8 @@ class Predictor:
         return found
 
     @cached_property
-    def _expectation(self) -> Expectation | None:
+    def expectation(self) -> Expectation | None:
+        """How good choices are; None: nothing was chosen in training."""
         return expectation_of(self.model)
 
     @cached_property
@@ -77,21 +80,16 @@ class Predictor:
         return None if self._away is not None else type(self.model).compiled(self.model)
 
     @cached_property
-    def _configs(self) -> list[Config]:
-        names = list(self.family.config.parameters)
-        rows = self.model.candidates.select([f"config.{name}" for name in names]).iter_rows()
+    def configs(self) -> list[Config]:
+        """The candidates, in the model's order."""
+        names, there = list(self.family.config.parameters), self.model.candidates
+        # A family with nothing to choose has one config, without parameters.
+        rows = there.select([f"config.{name}" for name in names]).iter_rows() if names else (() for _ in range(there.height))
         return [Config.trusted(self.family, dict(zip(names, row, strict=True))) for row in rows]
 
     def problem(self, values: Point) -> Problem:
         """A problem of the model's family, validated; names may have `problem.` before them."""
-        if isinstance(values, Problem):
-            if values.family is self.family:
-                return values
-            if values.op is not self.family.op:
-                raise InvalidValue(f"the model is of {self.family.op.name}, the problem of {values.op.name}")
-        elif not isinstance(values, Mapping):
-            raise InvalidValue(f"a problem is a mapping of parameters to values, got {type(values).__name__}")
-        return self.model.problem({str(n).removeprefix("problem."): v for n, v in values.items() if v is not None})
+        return self.model.problem(bare(values))
 
     def config(self, values: Point) -> Config:
         """A config of the model's family, validated; names may have `config.` before them."""
@@ -111,55 +109,52 @@ class Predictor:
         if configs is None and self._chooses:
             return self._bests(asked)
         chosen = _each(configs if configs is not None else [{}] * len(asked), self.config, "config")
-        answers = [self._refusal(problem) for problem in asked]
+        answers = [self.refusal(problem) for problem in asked]
         open_ = [place for place, answer in enumerate(answers) if answer is None]
         if open_:
             frame = self.vectors([asked[place] for place in open_], [chosen[place] for place in open_])
             broken = self._first_broken(config_rules(self._rules), frame)
+            note = "" if self.model.recorded else NO_ERRORS
             times = iter(self._times(frame.filter(pl.Series([rule is None for rule in broken]))))
             for place, rule in zip(open_, broken, strict=True):
                 answers[place] = (
                     Answer(Answered.UNSUPPORTED, asked[place], reason=rule.sentence)
                     if rule is not None
                     else self.model.promising(
-                        self._judged(Answer(Answered.OK, asked[place], chosen[place], *next(times), note=self._note))
+                        self._judged(Answer(Answered.OK, asked[place], chosen[place], *next(times), note=note))
                     )
                 )
         return [answer for answer in answers if answer is not None]
 
     def _judged(self, answer: Answer) -> Answer:
         """The answer, if its device and the like of its problem were measured; else what is left of it."""
-        away = self._away
-        if away is None:
-            return unlike_measured(answer, against_facts(self.model, answer.problem))
-        assert answer.time_ns is not None
-        lower, upper = (None, None) if away.factors is None else _widened(answer, away.factors)
-        answer = replace(answer, lower_ns=lower, upper_ns=upper, efficiency=None)
-        if away.believed:
-            return unlike_measured(replace(answer, note=away.words), against_facts(self.model, answer.problem))
-        own = ", ".join(record.name for record in self.model.manifest.devices)
-        return replace(
-            answer, status=Answered.OUT_OF_RANGE, reason=away.words, outside=OutOfRange("device", self.device.name, own)
-        )
+        return as_judged(answer, self.envelope.judge(answer.problem))
 
     def _times(self, frame: pl.DataFrame) -> list[tuple[float, float | None, float | None]]:
         """The time and its bounds, by row."""
         if not frame.height:
             return []
-        rows = self.model.predict_vectors(frame, self.device).iter_rows(named=True)
-        return [(row["time_ns"], row.get("lower_ns"), row.get("upper_ns")) for row in rows]
+        time_ns, *bounds = self._predicted(frame)
+        none = [None] * frame.height
+        lower, upper = (none if bound is None else bound.tolist() for bound in bounds)
+        return list(zip(time_ns.tolist(), lower, upper, strict=True))
+
+    def _predicted(self, vectors: pl.DataFrame) -> tuple[Floats, Floats | None, Floats | None]:
+        """The times of vectors, and their bounds if the model has intervals."""
+        predicted = self.model.predict_rows(self.model.describe(vectors, self.device))
+        assert predicted.time_ns is not None
+        return predicted.time_ns, predicted.lower_ns, predicted.upper_ns
 
     def vectors(self, problems: Sequence[Problem], configs: Sequence[Config]) -> pl.DataFrame:
         """Problems, each with its config, as stored in a dataset."""
         kinds = schema.schema_of(self.family)
         columns = {f"config.{name}": [item[name] for item in configs] for name in self.family.config.parameters}
         given = [pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()]
-        return self._problem_frame(problems).with_columns(given)
+        return self.problem_frame(problems).with_columns(given)
 
-    def _problem_frame(self, problems: Sequence[Problem]) -> pl.DataFrame:
-        kinds, rows = schema.schema_of(self.family), [problem.as_dict() for problem in problems]
-        columns = {f"problem.{name}": [row[name] for row in rows] for name in self.family.problem.parameters}
-        return pl.DataFrame({name: pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()})
+    def problem_frame(self, problems: Sequence[Problem]) -> pl.DataFrame:
+        """Problems, as stored in a dataset."""
+        return problem_frame(self.family, [problem.as_dict() for problem in problems])
 
     def _first_broken(self, rules: Sequence[Rule], frame: pl.DataFrame) -> list[Rule | None]:
         """The first rule that does not hold, by row."""
@@ -170,37 +165,51 @@ class Predictor:
                 found[int(place)] = rule
         return found
 
-    def _refusal(self, problem: Problem) -> Answer | None:
+    def refusal(self, problem: Problem) -> Answer | None:
+        """What the rules and the trained range say against a problem."""
         values = self.family.problem.qualified(problem)
         for rule, program in self._problem_rules:
             if not program.scalar(values)[rule.name]:
                 return Answer(Answered.UNSUPPORTED, problem, reason=rule.sentence)
-        outside = outside_hull(self.model, problem)
-        if not outside and problem.get("dtype") in self._without_peak:
-            return Answer(Answered.OUT_OF_RANGE, problem, reason=no_peak(self.device, str(problem["dtype"])))
-        if not outside:
+        verdict = self.envelope.judge(problem)
+        if verdict.worth is not Worth.OUTSIDE:
             return None
-        library = library_rows(self.model) if self._chooses else []
-        rows = np.array(library, np.int64) if library else by_share(self.model) if self._chooses else np.empty(0, np.int64)
-        allowed = self._candidates.allowed(problem, rows) if len(rows) else np.zeros(0, dtype=bool)
-        fallback = self._configs[int(rows[int(allowed.argmax())])] if allowed.any() else None
-        return without_choice(
-            self.family, refused_outside(problem, outside[0], fallback, "library" if library else "portfolio")
-        )
+        if verdict.outside is None:
+            return Answer(Answered.OUT_OF_RANGE, problem, reason=verdict.words)
+        return self.outside(problem, verdict.outside, self.fallback(problem))
+
+    @cached_property
+    def fallbacks(self) -> tuple[Ints, str]:
+        """What runs outside the trained range: candidates in order, and the name of the fallback."""
+        if not self._chooses:
+            return np.empty(0, np.int64), "portfolio"
+        library = library_rows(self.model)
+        return (np.array(library, np.int64), "library") if library else (by_share(self.model), "portfolio")
+
+    def fallback(self, problem: Problem) -> int | None:
+        """The first fallback that can run the problem, by the rules."""
+        rows, _ = self.fallbacks
+        allowed = self.candidates.allowed(problem.as_dict(), rows) if len(rows) else np.zeros(0, dtype=bool)
+        return int(rows[int(allowed.argmax())]) if allowed.any() else None
+
+    def outside(self, problem: Problem, outside: OutOfRange, fallback: int | None) -> Answer:
+        """The refusal of a problem that is outside the trained range: with a fallback, if there is one."""
+        config = None if fallback is None else self.configs[fallback]
+        return without_choice(self.family, refused_outside(problem, outside, config, self.fallbacks[1]))
 
     def ranked(self, problem: Point, k: int) -> list[Answer]:
         """The k best configs for a problem, best first: the first one is the answer of `one`. A refusal is a list of one."""
         asked = self.problem(problem)
         if not self._chooses:
             return self.many([asked], None)
-        every, refused = self._every(), self._refusal(asked)
+        every, refused = self._every(), self.refusal(asked)
         if refused is not None:
             return [refused]
-        scores, times = self._candidates.scores(asked.as_dict(), every)
+        scores, times = self.candidates.scores(asked.as_dict(), every)
         order = [int(row) for row in np.lexsort((every, scores))[:k] if np.isfinite(scores[row])]
         if not order:
             return [Answer(Answered.NO_VALID_CONFIG, asked, reason=NO_CONFIG)]
-        bounds = self._bounds(self._problem_frame([asked] * len(order)), times[order])
+        bounds = self.bounds(self.problem_frame([asked] * len(order)), times[order])
         labels = self.model.labels
         return [
             replace(self._chosen(asked, row, float(times[row]), own), label=None if labels is None else labels.of(row, asked))
@@ -224,14 +233,14 @@ class Predictor:
         """For each problem the best config by the model among those that can run it."""
         if among is None:
             self._every()
-        answers = [self._refusal(problem) for problem in problems]
+        answers = [self.refusal(problem) for problem in problems]
         open_ = [place for place, answer in enumerate(answers) if answer is None]
         if not open_:
             return [answer for answer in answers if answer is not None]
         asked = [problems[place] for place in open_]
-        frame = self._problem_frame(asked)
+        frame = self.problem_frame(asked)
         rows, times = self._best_rows(frame, among)
-        bounds = self._bounds(frame, times)
+        bounds = self.bounds(frame, times)
         for number, place in enumerate(open_):
             answers[place] = self._chosen(asked[number], int(rows[number]), float(times[number]), bounds[number])
         return [answer for answer in answers if answer is not None]
@@ -243,31 +252,29 @@ class Predictor:
             return self._compiled(problems)
         if not problems.height:
             return np.empty(0, np.int64), np.empty(0)
-        names = [name.removeprefix("problem.") for name in problems.columns]
-        rows = (dict(zip(names, row, strict=True)) for row in problems.iter_rows())
-        first = next(rows)
-        if self.model.built_for(first) is None:
-            scores, times = self._candidates.scores_of_many(problems, every)
-        else:  # which of them are there depends on the problem
-            found_ = [self._candidates.scores(values, every) for values in (first, *rows)]
-            scores, times = (np.stack(part) for part in zip(*found_, strict=True))
+        scores, times = self.candidates.scores_of_many(problems, every)
         best = scores.argmin(axis=1)
         chosen = np.where(np.isfinite(scores).any(axis=1), times[np.arange(len(best)), best], np.nan)
         return every[best], chosen
 
-    def _bounds(self, problems: pl.DataFrame, time_ns: npt.NDArray[np.float64]) -> list[tuple[float | None, float | None]]:
+    def bounds(self, problems: pl.DataFrame, time_ns: npt.NDArray[np.float64]) -> list[Bounds]:
         """The interval of each time; a time that is not known has any."""
         if self.model.manifest.interval is None:
             return [(None, None)] * len(time_ns)
-        lower, upper = self.model.bounds_of(problems, np.where(np.isfinite(time_ns), time_ns, 1.0))
+        lower, upper = self.envelope.bounds(problems, np.where(np.isfinite(time_ns), time_ns, 1.0))
         return list(zip(lower.tolist(), upper.tolist(), strict=True))
 
-    def _chosen(self, problem: Problem, row: int, time_ns: float, bounds: tuple[float | None, float | None]) -> Answer:
+    def _chosen(self, problem: Problem, row: int, time_ns: float, bounds: Bounds) -> Answer:
         if np.isnan(time_ns):
             return Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)
-        efficiency = None if self._expectation is None else self._expectation.of(time_ns)
-        answer = Answer(Answered.OK, problem, self._configs[row], time_ns, *bounds, efficiency, Tier.FULL)
-        return self._judged(self.model.mark(answer, row))
+        return self._judged(self.accepted(problem, row, time_ns, bounds, Tier.FULL))
+
+    def accepted(self, problem: Problem, row: int, time_ns: float, bounds: Bounds, tier: Tier) -> Answer:
+        """A choice with its time, as a tier answers it."""
+        efficiency = None if self.expectation is None else self.expectation.of(time_ns)
+        answer = Answer(Answered.OK, problem, self.configs[row], time_ns, *bounds, efficiency, tier)
+        judged = as_judged(answer, self.envelope.judge_config(row))
+        return self.model.promising(judged) if judged.known is False else judged
 
     # -- frames ----------------------------------------------------------------------------------------
 
@@ -279,16 +286,16 @@ class Predictor:
         if self._chooses and not own and config is None:
             return self._bests_of_frame(given)
         frame = vectors_in(self.model, given, self.device.name, None if config is None else self.config(config))
-        status, symbols = self._status(frame), schema.symbol_columns(self.family, frame)
+        verdicts, symbols = self.envelope.judge_frame(frame), schema.symbol_columns(self.family, frame)
+        status = self._status(frame, verdicts)
         for rule in config_rules(self._rules):
             status[~_holds(rule, symbols) & (status == Answered.OK)] = Answered.UNSUPPORTED
         fine, found = status == Answered.OK, {name: np.full(frame.height, np.nan) for name in TIMES}
         if fine.any():
-            predicted = self.model.predict_vectors(frame.filter(pl.Series(fine)), self.device)
-            for name in TIMES:
-                if name in predicted.columns:
-                    found[name][fine] = predicted[name].to_numpy()
-        told = pl.DataFrame(self._told(frame, status, found))
+            for name, values in zip(TIMES, self._predicted(frame.filter(pl.Series(fine))), strict=True):
+                if values is not None:
+                    found[name][fine] = values
+        told = pl.DataFrame(self._told(verdicts, status, found))
         if not self.model.always_failed:
             return told
         configs = frame.select(f"config.{item}" for item in self.family.config.parameters).rows()
@@ -299,7 +306,8 @@ class Predictor:
         """The best config of each problem, its time and the status."""
         self._every()
         problems = problems_in(self.model, given, self.device.name)
-        status, rows = self._status(problems), np.full(problems.height, -1)
+        verdicts, rows = self.envelope.judge_frame(problems), np.full(problems.height, -1)
+        status = self._status(problems, verdicts)
         fine, found = status == Answered.OK, {name: np.full(problems.height, np.nan) for name in TIMES}
         if fine.any():
             asked = problems.filter(pl.Series(fine))
@@ -309,74 +317,34 @@ class Predictor:
             status[fine & none] = Answered.NO_VALID_CONFIG
             if self.model.manifest.interval is not None:
                 known = ~none
-                bounds = self.model.bounds_of(problems.filter(pl.Series(known)), found["time_ns"][known])
+                bounds = self.envelope.bounds(problems.filter(pl.Series(known)), found["time_ns"][known])
                 found["lower_ns"][known], found["upper_ns"][known] = bounds
-        return configs_at(self.model, rows).with_columns(self._told(problems, status, found))
+        return configs_at(self.model, rows).with_columns(self._told(verdicts, status, found))
 
-    def _status(self, problems: pl.DataFrame) -> npt.NDArray[np.object_]:
+    def _status(self, problems: pl.DataFrame, verdicts: Verdicts) -> npt.NDArray[np.object_]:
         """By row: what the rules and the trained range say against a problem (`problem.*`); ok: nothing."""
         status = np.full(problems.height, Answered.OK, dtype=object)
         symbols = schema.symbol_columns(self.family, problems, "problem.")
-        outside, labels = self._outside(problems)
-        status[outside] = Answered.OUT_OF_RANGE
+        status[verdicts.outside] = Answered.OUT_OF_RANGE
         if not self._chooses:
-            status[labels] = Answered.UNSUPPORTED
+            status[verdicts.by_label] = Answered.UNSUPPORTED
         for rule, _ in self._problem_rules:  # they come before its range
             status[~_holds(rule, symbols)] = Answered.UNSUPPORTED
         return status
 
     def _told(
-        self, frame: pl.DataFrame, status: npt.NDArray[np.object_], found: dict[str, npt.NDArray[np.float64]]
+        self, verdicts: Verdicts, status: npt.NDArray[np.object_], found: dict[str, npt.NDArray[np.float64]]
     ) -> list[pl.Series]:
         """The columns of an answer, if its device and the like of its problem were measured; else what is left of them."""
         fine, away = status == Answered.OK, self._away
         if away is not None:
-            time_ns = found["time_ns"]
-            for name, place, wider in zip(TIMES[1:], (0, 1), (np.fmin, np.fmax), strict=True):
-                factor = np.nan if away.factors is None else away.factors[place]
-                found[name] = np.full(len(time_ns), np.nan) if away.factors is None else wider(found[name], factor * time_ns)
+            bounds = Verdict(away=away).widened(*(found[name] for name in TIMES))
+            nothing = np.full(len(status), np.nan)
+            found |= {name: nothing if bound is None else bound for name, bound in zip(TIMES[1:], bounds, strict=True)}
             status[fine] = Answered.OK if away.believed else Answered.OUT_OF_RANGE
-        status[fine & self._against_facts(frame)] = Answered.OUT_OF_RANGE
+        status[fine & verdicts.unlike] = Answered.OUT_OF_RANGE
         columns = [pl.Series(name, values).fill_nan(None) for name, values in found.items()]
         return [*columns, pl.Series("status", [str(item) for item in status], dtype=pl.String)]
-
-    def _against_facts(self, frame: pl.DataFrame) -> Flags:
-        """Which rows are unlike all measured ones."""
-        unlike = np.zeros(frame.height, dtype=bool)
-        for name, fact in self.model.manifest.facts.items():
-            column = frame[f"problem.{name}"]
-            unlike |= (column.is_not_null() & (column % fact.step != fact.rest)).to_numpy()
-        return unlike
-
-    def _outside(self, frame: pl.DataFrame) -> tuple[Flags, Flags]:
-        """Which rows are outside the trained range, and which of them because of a label."""
-        outside, labels = np.zeros(frame.height, dtype=bool), np.zeros(frame.height, dtype=bool)
-        for name, parameter in self.family.problem.parameters.items():
-            seen, column = self.model.manifest.hull.get(name), frame[f"problem.{name}"]
-            if only_absent(parameter, seen):
-                inside = column.is_null()
-                labels |= (~inside).to_numpy() & ~outside & bool(parameter.codes)
-            elif seen is None:
-                continue
-            elif seen.labels:
-                inside = column.is_null() | column.is_in(list(seen.labels))
-                labels |= (~inside).to_numpy() & ~outside  # the first parameter outside decides
-            elif seen.low is None or seen.high is None:
-                continue
-            else:
-                inside = column.is_null() | column.is_between(seen.low, seen.high)
-            outside |= (~inside).to_numpy()
-        if self._without_peak:
-            outside |= frame["problem.dtype"].is_in(list(self._without_peak)).to_numpy()
-        return outside, labels
-
-
-def _widened(answer: Answer, factors: tuple[float, float]) -> tuple[float, float]:
-    """The bounds of a time on a device that was not measured: never narrower than on those that were."""
-    time_ns = answer.time_ns or 0.0
-    lower = time_ns if answer.lower_ns is None else answer.lower_ns
-    upper = time_ns if answer.upper_ns is None else answer.upper_ns
-    return min(lower, factors[0] * time_ns), max(upper, factors[1] * time_ns)
 
 
 def _each(given: Sequence[Point], read: Any, what: str) -> list[Any]:

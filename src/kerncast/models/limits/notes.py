@@ -9,7 +9,7 @@ from kerncast import rates
 from kerncast.data.isolated_times import isolated_sentence
 from kerncast.declared.declaration import is_written
 from kerncast.learners.gbdt import FEWEST_FAILURES
-from kerncast.models.hull import fact_words
+from kerncast.models.limits.trained import fact_words
 from kerncast.models.manifest import EVALUATION
 from kerncast.parameters import Bool, Categorical
 from kerncast.problems import named_sets

@@ -1,14 +1,16 @@
-"""The range that a model was trained on, and what is outside of it."""
+"""The values that a model was trained with, and what is unlike them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from kerncast.models.manifest import Fact, Manifest, Range
-from kerncast.op import Problem
 from kerncast.parameters import Parameter, Value
 
 if TYPE_CHECKING:
@@ -24,10 +26,80 @@ class OutOfRange:
     rule: str
     """`16 to 4096`, or the labels that were trained on."""
 
+    @property
+    def words(self) -> str:
+        """The trained range of the parameter, and the value that is not in it."""
+        value = str(self.value).lower() if isinstance(self.value, bool) else self.value
+        return f"{self.parameter} was trained with {self.rule} only, got {value}"
+
 
 Inside = Callable[[Any], bool]
 Distance = tuple[int, int, bool]
 """How far a problem is from being covered, the worst first."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The values of one parameter that a model was trained with."""
+
+    parameter: Parameter
+    seen: Range | None = None
+    """None: not known. Of an optional parameter: only its usual value."""
+    fact: Fact | None = None
+
+    @property
+    def only_usual(self) -> bool:
+        """Whether an optional parameter never had another value than its usual one in training."""
+        return self.parameter.optional and self.seen in (None, Range())
+
+    @property
+    def ends(self) -> tuple[int, int] | None:
+        """The least and the largest size; None: any size, or it has labels."""
+        if self.seen is None or self.seen.low is None or self.seen.high is None:
+            return None
+        return self.seen.low, self.seen.high
+
+    @property
+    def words(self) -> str:
+        """What it was trained with."""
+        if self.only_usual or self.seen is None:
+            return self.parameter.usual_word or "nothing"
+        words = range_words(self.seen)
+        return f"{self.parameter.usual_word} or {words}" if self.parameter.optional else words
+
+    @property
+    def inside(self) -> Inside:
+        """Whether a value is in the trained range, as a quick function."""
+        if self.only_usual:
+            return lambda value: value is None
+        if self.seen is not None and self.seen.labels:
+            labels = frozenset(self.seen.labels)
+            return lambda value: value is None or value in labels
+        if self.ends is None:
+            return lambda value: True
+        low, high = self.ends
+        return lambda value: value is None or low <= value <= high
+
+    @property
+    def covers(self) -> Inside:
+        """Whether a value is in the trained range and like the measured ones, as a quick function."""
+        inside, fact = self.inside, self.fact
+        if fact is None or self.ends is None:
+            return inside
+        return lambda value: inside(value) and (value is None or fact.holds(value))
+
+    def inside_column(self, values: pl.Series) -> pl.Series:
+        """`inside` for many values."""
+        if self.only_usual:
+            return values.is_null()
+        if self.seen is not None and self.seen.labels:
+            return values.is_null() | values.is_in(list(self.seen.labels))
+        return values.is_null() | (values.is_between(*self.ends) if self.ends else True)
+
+    def unlike_column(self, values: pl.Series) -> pl.Series:
+        """Which of many values have not what all measured ones have in common."""
+        assert self.fact is not None
+        return values.is_not_null() & (values % self.fact.step != self.fact.rest)
 
 
 @dataclass(frozen=True)
@@ -49,16 +121,22 @@ class Coverage:
         """What it covers on one of its devices."""
         return self if self.manifest is None else replace(self, hull=self.manifest.hull_on(device))
 
+    @cached_property
+    def limits(self) -> dict[str, Limit]:
+        """By parameter, in declared order."""
+        return {name: Limit(item, self.hull.get(name), self.facts.get(name)) for name, item in self.parameters.items()}
+
+    @cached_property
+    def _inside(self) -> dict[str, Inside]:
+        return {name: limit.inside for name, limit in self.limits.items()}
+
     def outside(self, problem: Mapping[str, Value]) -> tuple[OutOfRange, ...]:
         """The given parameters of a problem that are outside the trained range."""
-        found = []
-        for name, value in problem.items():
-            seen, parameter = self.hull.get(name), self.parameters[name]
-            if value is None or (seen is None and not parameter.optional):
-                continue
-            if only_absent(parameter, seen) or (seen is not None and not _inside(seen, value)):
-                found.append(OutOfRange(name, value, trained_words(parameter, seen)))
-        return tuple(found)
+        return tuple(
+            OutOfRange(name, value, self.limits[name].words)
+            for name, value in problem.items()
+            if value is not None and not self._inside[name](value)
+        )
 
     def unlike(self, problem: Mapping[str, Value]) -> OutOfRange | None:
         """The first parameter whose value, though in range, is unlike all measured ones: 29 where all were multiples of 16."""
@@ -67,21 +145,6 @@ class Coverage:
             if value is not None and not fact.holds(int(value)):
                 return OutOfRange(name, value, fact_words(fact))
         return None
-
-    def inside(self, name: str) -> Inside:
-        """Whether a value of a parameter is in the trained range and like the measured ones, as a quick function."""
-        seen, fact, parameter = self.hull.get(name), self.facts.get(name), self.parameters[name]
-        if only_absent(parameter, seen):
-            return lambda value: value is None
-        if seen is not None and seen.labels:
-            labels = frozenset(seen.labels)
-            return lambda value: value is None or value in labels
-        low, high = (None, None) if seen is None else (seen.low, seen.high)
-        if low is None or high is None:
-            return lambda value: True
-        if fact is None:
-            return lambda value: value is None or low <= value <= high
-        return lambda value: value is None or (low <= value <= high and fact.holds(value))
 
     def distance(self, problem: Mapping[str, Value]) -> Distance:
         """How far a problem is from being covered: labels and sizes outside, and whether it is unlike all measured ones."""
@@ -101,16 +164,6 @@ class Coverage:
 
 COVERED: Distance = (0, 0, False)
 """The distance of a problem that a model covers."""
-
-
-def outside_hull(model: Model, problem: Problem) -> tuple[OutOfRange, ...]:
-    """The parameters of a problem that are outside the trained range."""
-    return Coverage.of(model.manifest, model.family.problem.parameters).outside(problem)
-
-
-def against_facts(model: Model, problem: Problem) -> OutOfRange | None:
-    """The first parameter whose value, though in range, is unlike all measured ones."""
-    return Coverage.of(model.manifest, model.family.problem.parameters).unlike(problem)
 
 
 def part_name(manifest: Manifest, parameters: Mapping[str, Parameter]) -> str:
@@ -134,24 +187,6 @@ def part_name(manifest: Manifest, parameters: Mapping[str, Parameter]) -> str:
 def fact_words(fact: Fact) -> str:
     """What measured values have in common, in words."""
     return f"multiples of {fact.step}" if fact.rest == 0 else "odd numbers"
-
-
-def only_absent(parameter: Parameter, seen: Range | None) -> bool:
-    """Whether an optional parameter never had another value than its usual one in training."""
-    return parameter.optional and seen in (None, Range())
-
-
-def trained_words(parameter: Parameter, seen: Range | None) -> str:
-    """What a parameter was trained with, in words."""
-    if only_absent(parameter, seen) or seen is None:
-        return parameter.usual_word or "nothing"
-    return f"{parameter.usual_word} or {range_words(seen)}" if parameter.optional else range_words(seen)
-
-
-def _inside(seen: Range, value: int | bool | str) -> bool:
-    if seen.labels:
-        return value in seen.labels
-    return seen.low is None or seen.high is None or seen.low <= int(value) <= seen.high
 
 
 def _within(part: Range, whole: Range) -> bool:
