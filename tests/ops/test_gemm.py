@@ -14,7 +14,7 @@ from kerncast.data.dataset import merge
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.gemm_cpu import gemm_cpu
 from kerncast.families.gemm_triton import triton
-from kerncast.files.atomic import file_checksum
+from kerncast.files.checksums import file_checksum
 from kerncast.op import Problem, key_text
 from kerncast.ops.gemm import gemm
 from kerncast.problems.tables import complete

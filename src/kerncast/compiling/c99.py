@@ -33,8 +33,7 @@ from kerncast.models.statuses import C_STATUSES
 from kerncast.models.tier import C_TIERS, Tier
 from kerncast.tables.off_grid import MOST_ALIGNED
 from kerncast.version import __version__
-from kerncast.writing.c import array, c_integer, c_number, c_string, define, filled, integer_type, renamed
-from kerncast.writing.sealed import Sealed
+from kerncast.writing.c import Sealed, array, c_integer, c_number, c_string, define, filled, integer_type, renamed
 
 MEMO = 1024
 POOLS = ("portfolio", "full", "quick")

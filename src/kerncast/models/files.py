@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.data import schema
-from kerncast.errors import BadFile, InvalidValue
+from kerncast.errors import InvalidValue
+from kerncast.files.foreign import guarded, read_json
 from kerncast.files.parquet import read_parquet
 from kerncast.models.labels import Labels, labels_of
 from kerncast.models.limits.choices import SERVING, Serving, read_serving
 from kerncast.models.limits.configs import worked_on
 from kerncast.models.manifest import CANDIDATES, EVALUATION, LABELS, PREDICTIONS, PROBLEMS, Manifest
 from kerncast.op import Family
-from kerncast.parsing import decode_json
 from kerncast.scoring.figures import Figures
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ class ModelFiles:
     @cached_property
     def evaluation(self) -> dict[str, Any]:
         """The out-of-fold figures of the procedure that made it."""
-        data: dict[str, Any] = decode_json(JSON_BYTES.read(self.path / EVALUATION))
+        data: dict[str, Any] = read_json(self.path / EVALUATION)
         return data
 
     @cached_property
@@ -133,7 +132,5 @@ class ModelFiles:
 
 
 def _read(file: Path) -> pl.DataFrame:
-    try:
+    with guarded(file, "train the model again, or restore the file"):
         return read_parquet(file)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise BadFile(f"{file} is damaged ({error}): train the model again, or restore the file") from error

@@ -23,7 +23,8 @@ from kerncast.device import Device
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.files.atomic import copy_directory
-from kerncast.files.given import given_path
+from kerncast.files.foreign import key_rule
+from kerncast.files.places import given_path
 from kerncast.learners.contract import Learner
 from kerncast.learners.kinds import learner_class
 from kerncast.learners.lightgbm_text import refuse_other_names
@@ -43,7 +44,6 @@ from kerncast.models.rules import model_rules
 from kerncast.op import Family, Problem
 from kerncast.scoring.scorecard import Predicted
 from kerncast.tables.feature_rows import Featurizer, Rows
-from kerncast.writing.keys import key_rule
 from kerncast.writing.terminal import printable
 
 BLOCK_ROWS = 16_384

@@ -12,14 +12,14 @@ from kerncast.compiling.request import device_names
 from kerncast.devices import profiles
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models import software as softwares
-from kerncast.models.choosing import ModelChoice
 from kerncast.models.limits.trained import Coverage
 from kerncast.models.model import Model
 from kerncast.op import Family
 from kerncast.querying.predicting import Ask, OpAnswerer
 from kerncast.registry import OPS
 from kerncast.software import newest_version
-from kerncast.store.store import Entry, Store, canonical
+from kerncast.store.groups import ModelChoice, is_meant
+from kerncast.store.store import Entry, Store
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):
@@ -134,7 +134,8 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
     models = [model.on(record.name) for model in models for record in model.manifest.devices]
 
     def find(asked: Address) -> Route:
-        fitting = [model for model in models if _fits(model, asked)]
+        meant = (asked.op, asked.family, asked.device)
+        fitting = [item for item in models if is_meant(meant, item.manifest.op, item.family.id, device_names(item))]
         if not fitting:
             there = ", ".join(f"{model.family.id} on {model.device.name}" for model in models)
             on = f" on {asked.device}" if asked.device else ""
@@ -177,12 +178,3 @@ def _other(known: Sequence[str], asked: str) -> str:
 def _aliases(device: str) -> tuple[str, ...]:
     known = profiles().get(device)
     return known.aliases if known is not None else ()
-
-
-def _fits(model: Model, asked: Address) -> bool:
-    # An op of the user's own is known by its models alone.
-    if asked.op not in (None, model.manifest.op) and OPS.get(asked.op).name != model.manifest.op:
-        return False
-    if asked.family is not None and asked.family not in (model.family.id, model.family.id.split("/")[1]):
-        return False
-    return asked.device is None or asked.device in device_names(model) or canonical(asked.device) == model.device.name

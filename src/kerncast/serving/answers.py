@@ -7,11 +7,14 @@ is a job of threads. Jobs take turns step by step, and a piece of a list is a st
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -93,8 +96,8 @@ class QueryAnswers:
         _decoded(_ONE, data)
         return self._reply(data)
 
-    def _reply(self, data: bytes, start: int = 0) -> bytes:
-        """What a thread replies to a part of a request, which begins at `start`."""
+    def _reply(self, data: bytes, whole: ListText | None = None, first: int = 0) -> bytes:
+        """What a thread replies to a request, or to the piece of a list that begins with its question number `first`."""
         query = self._free.get()
         try:
             reply = query.answer(data)
@@ -102,22 +105,25 @@ class QueryAnswers:
             self._free.put(query)
         if not any(name in reply for name in TEXTS):
             return reply
-        return self._names.encoded(_moved(msgspec.json.decode(reply), start))
+        value = msgspec.json.decode(reply)
+        for each in value if isinstance(value, list) else [value]:
+            if whole is not None and "position" in each:
+                each["position"] = whole.position(each["position"], first)
+        return self._names.encoded(value)
 
     def _list(self, data: bytes) -> Iterator[bytes | None]:
         """The reply to a list, after as many steps as there are pieces: each is answered while others wait for their turn."""
-        items: list[msgspec.Raw] = _decoded(_RAW, data)
-        if len(items) > self._settings.max_batch:
+        text = ListText(data, _decoded(_RAW, data))
+        if len(text.items) > self._settings.max_batch:
             raise RequestRefused(
                 413, "too_many_questions",
-                f"a request may have {self._settings.max_batch:,} questions, and this one has {len(items):,}: send several "
-                "requests",
+                f"a request may have {self._settings.max_batch:,} questions, and this one has {len(text.items):,}: send "
+                "several requests",
             )  # fmt: skip
-        places, replies, done, size = _places(data, items), [], 0, FIRST_PIECE
-        while done < len(items):
-            began, piece = time.perf_counter(), places[done : done + size]
-            start, end = piece[0][0], piece[-1][1]
-            reply = self._reply(b"[" + data[start:end] + b"]", start - 1)
+        replies, done, size = [], 0, FIRST_PIECE
+        while done < len(text.items):
+            began = time.perf_counter()
+            reply = self._reply(text.piece(done, size), text, done)
             if reply[:1] != b"[":  # a text that is not JSON is refused as a whole
                 replies = [reply]
                 break
@@ -125,7 +131,7 @@ class QueryAnswers:
             done += size
             size = piece_after(size, time.perf_counter() - began)
             yield None
-        yield replies[0] if len(replies) == 1 else b"[" + b",".join(reply[1:-1] for reply in replies) + b"]"
+        yield replies[0] if len(replies) == 1 else b"[" + b",".join(memoryview(reply)[1:-1] for reply in replies) + b"]"
 
     # -- what changes -----------------------------------------------------------------------------------
 
@@ -148,22 +154,31 @@ class QueryAnswers:
         return self
 
 
-def _places(data: bytes, items: list[msgspec.Raw]) -> list[tuple[int, int]]:
-    """Where each question of a list begins and ends in the text."""
-    places, at = [], 0
-    for item in items:
-        start = data.index(item, at)
-        at = start + len(item)
-        places.append((start, at))
-    return places
+class ListText:
+    """The text of a list of questions, which is answered in pieces."""
 
+    def __init__(self, data: bytes, items: list[msgspec.Raw]) -> None:
+        self._data, self.items = data, items
 
-def _moved(value: Any, by: int) -> Any:
-    """The replies to a part of a request, whose positions become those in the whole."""
-    for reply in value if isinstance(value, list) else [value]:
-        if "position" in reply:
-            reply["position"] += by
-    return value
+    def piece(self, first: int, size: int) -> bytes:
+        """Some of the questions, as a list."""
+        return b"[" + b",".join(self.items[first : first + size]) + b"]"
+
+    @cached_property
+    def _places(self) -> tuple[list[int], list[int]]:
+        """Where each question begins in the text, and in the same list without spaces; looked for only if one is wrong."""
+        starts, at = [], 0
+        for item in self.items:
+            starts.append(self._data.index(item, at))
+            at = starts[-1] + len(item)
+        return starts, list(accumulate((len(item) + 1 for item in self.items), initial=1))
+
+    def position(self, position: int, first: int) -> int:
+        """Where in the text is what has this position in the piece that begins with question number `first`."""
+        starts, joined = self._places
+        position += joined[first] - 1
+        place = min(max(bisect_right(joined, position) - 1, 0), len(starts) - 1)
+        return starts[place] + position - joined[place]
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:

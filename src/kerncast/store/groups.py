@@ -3,24 +3,87 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from kerncast import devices as profiles
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.models import software as softwares
-from kerncast.models.choosing import ModelChoice
-from kerncast.models.limits.trained import COVERED, Coverage, range_words
+from kerncast.models.limits.trained import COVERED, Coverage, Distance, Inside, range_words
+from kerncast.models.products import Product, products_of
 from kerncast.op import Family
+from kerncast.registry import OPS
 from kerncast.software import newest_version, short_name
 from kerncast.space import Value
 from kerncast.store.entry import DEFAULT, Entry
 
 # Models that an error lists.
 LISTED = 12
+T = TypeVar("T")
+
+
+class ModelChoice(Generic[T]):
+    """Models with what they cover, in the order in which they are taken."""
+
+    def __init__(self, family: Family, models: Sequence[tuple[T, Coverage]]) -> None:
+        self.family, self.models = family, models
+
+    @cached_property
+    def apart(self) -> frozenset[str]:
+        """The parameters whose trained values differ. Only these are compared: most are the same in all models."""
+        names = {name for _, item in self.models for name in (*item.hull, *item.facts)}
+        seen = {name: [(item.hull.get(name), item.facts.get(name)) for _, item in self.models] for name in names}
+        return frozenset(name for name, values in seen.items() if any(value != values[0] for value in values))
+
+    @cached_property
+    def _inside(self) -> list[dict[str, Inside]]:
+        """By model: whether it covers a value of each of these parameters. A list of requests asks thousands of times."""
+        return [{name: coverage.limits[name].covers for name in self.apart} for _, coverage in self.models]
+
+    @cached_property
+    def _products(self) -> list[dict[str, Product]]:
+        """By model: what its problems may be given by instead of two sizes."""
+        found = ([] if item.manifest is None else products_of(item.manifest, self.family, item) for _, item in self.models)
+        return [{product.name: product for product in products} for products in found]
+
+    def nearest(self, problem: Mapping[str, Value]) -> T:
+        """The first model that covers a problem, else the first of those that come closest: it says what it was trained with.
+
+        A problem may be given in part, and by products of its sizes.
+        """
+        totals = [name for name in self.family.op.products if name in problem]
+        compared = {name: problem[name] for name in self.apart if name in problem}
+        if not totals:
+            for (model, _), inside in zip(self.models, self._inside, strict=True):
+                if all(inside[name](value) for name, value in compared.items()):
+                    return model
+        best, least = self.models[0][0], None
+        for place, (model, coverage) in enumerate(self.models):
+            distance = coverage.distance(compared) if not totals else self.distance(place, problem)
+            if distance == COVERED:
+                return model
+            if least is None or distance < least:
+                best, least = model, distance
+        return best
+
+    def distance(self, place: int, problem: Mapping[str, Value]) -> Distance:
+        """How far a problem is from being covered by a model; products that it cannot be asked by count like labels."""
+        totals = [name for name in self.family.op.products if name in problem]
+        values, lacking = {name: value for name, value in problem.items() if name not in totals}, 0
+        for name in totals:
+            product, total = self._products[place].get(name), problem[name]
+            if not isinstance(total, int) or (product and any(values.get(factor) is not None for factor in product.factors)):
+                continue
+            shape = None if product is None or product.readers else product.shape(total, values)
+            if product is None or shape is None:
+                lacking += 1
+            else:
+                values |= dict(zip(product.factors, shape, strict=True))
+        labels, sizes, unlike = self.models[place][1].distance(values)
+        return labels + lacking, sizes, unlike
 
 
 @dataclass(frozen=True)
@@ -248,3 +311,14 @@ def canonical(device: str) -> str:
     except (NotFound, InvalidValue):
         found = None
     return device if found is None else found.name
+
+
+def is_meant(asked: tuple[str | None, str | None, str | None], op: str, family: str, devices: Iterable[str]) -> bool:
+    """Whether a model is of the op, family and device that are asked for, as far as these are named."""
+    asked_op, asked_family, asked_device = asked
+    # An op of the user's own is known by its models alone.
+    if asked_op not in (None, op) and OPS.get(asked_op or "").name != op:
+        return False
+    if asked_family not in (None, family, family.split("/")[1]):
+        return False
+    return asked_device is None or canonical(asked_device) in {canonical(name) for name in devices}

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from kerncast.budgets import JSON_BYTES
-from kerncast.errors import BadFile
+from kerncast.files.foreign import guarded, read_json
 from kerncast.models.manifest import EVALUATION, MANIFEST
 from kerncast.store.entry import SHIPPED, Entry, Record
 
 VARIABLE = "KERNCAST_SHIPPED"
+AGAIN = f"install kerncast again, or name another folder with {VARIABLE}"
 # What was installed with the package.
 INSTALLED = Path(__file__).resolve().parents[1] / SHIPPED
 
@@ -79,10 +79,8 @@ def _entry(path: str, _: int) -> Entry:
     """The entry of the model in a folder; its files are read again if they change."""
     folder = Path(path)
     file = folder / MANIFEST
-    try:
-        head = msgspec.json.decode(JSON_BYTES.read(file), type=_Head)
-    except (OSError, msgspec.DecodeError) as error:
-        raise BadFile(f"{file} is damaged ({error}): install kerncast again, or name another folder with {VARIABLE}") from error
+    with guarded(file, AGAIN):
+        head = read_json(file, _Head)
     figures = _figures(folder / EVALUATION)
     record = Record(
         op=head.op, family=head.family, devices=tuple(device.name for device in head.devices), software=head.software,
@@ -114,9 +112,5 @@ def _value(figure: _Figure | None) -> float | None:
 
 def _figures(file: Path) -> _Overall:
     """The out-of-fold figures of a model."""
-    try:
-        return msgspec.json.decode(JSON_BYTES.read(file), type=_Evaluation).overall
-    except FileNotFoundError:
-        return _Overall()
-    except (OSError, msgspec.DecodeError) as error:
-        raise BadFile(f"{file} is damaged ({error}): install kerncast again, or name another folder with {VARIABLE}") from error
+    with guarded(file, AGAIN):
+        return read_json(file, _Evaluation).overall if file.exists() else _Overall()

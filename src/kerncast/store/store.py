@@ -25,7 +25,7 @@ from kerncast.collecting.request import Stop, never
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.files.atomic import cannot_write, remove_directory, sync_tree, write_bytes
 from kerncast.files.lock import one_writer
-from kerncast.files.user_data import data_folder
+from kerncast.files.places import data_folder
 from kerncast.models import trust as trusting
 from kerncast.models.limits.trained import Coverage
 from kerncast.models.model import Model, is_model

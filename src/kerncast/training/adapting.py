@@ -20,7 +20,8 @@ from kerncast.arrays import Flags, Floats, Ints
 from kerncast.data.dataset import Dataset
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.files.atomic import build_directory, file_checksum, refuse_unwritable
+from kerncast.files.atomic import build_directory, refuse_unwritable
+from kerncast.files.checksums import file_checksum
 from kerncast.learners.contract import label_weights
 from kerncast.learners.gbdt import Gbdt
 from kerncast.models import trust

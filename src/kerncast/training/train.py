@@ -17,7 +17,8 @@ from kerncast.data.dataset import Dataset, record_of
 from kerncast.declared.declaration import declaration_of
 from kerncast.device import PEAK
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.files.atomic import build_directory, file_checksum, refuse_unwritable
+from kerncast.files.atomic import build_directory, refuse_unwritable
+from kerncast.files.checksums import own_checksums
 from kerncast.files.versioned import json_text
 from kerncast.learners.contract import Learner
 from kerncast.learners.mlp_csv import Network
@@ -264,7 +265,7 @@ def write_model(
     if not fitted:  # no recipe makes these weights again
         manifest = msgspec.structs.replace(manifest, recipe={})
     (folder / CARD).write_text(card.model_card(manifest, evaluation, importances), encoding="utf-8")
-    files = {file.name: file_checksum(file) for file in sorted(folder.iterdir())}
+    files = own_checksums(folder)
     write_manifest(folder, msgspec.structs.replace(manifest, files=files))
 
 

@@ -11,12 +11,12 @@ import polars as pl
 
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
+from kerncast.files.foreign import decode_json
 from kerncast.models.card import card_line
 from kerncast.models.limits.trained import Limit
 from kerncast.models.manifest import Fact, Range
 from kerncast.models.model import Model
 from kerncast.parameters import Bool, Categorical, Parameter
-from kerncast.parsing import decode_json
 from kerncast.selecting.contributing import drawn_problems
 from kerncast.serving.sources import check_device
 from kerncast.software import FRAMEWORK, VERSION, short_name

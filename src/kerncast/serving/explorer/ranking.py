@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.limits import limit_program
 from kerncast.models.answer import Answer
 from kerncast.models.answerer import PythonAnswerer
 from kerncast.models.model import Model
 from kerncast.op import Problem
+from kerncast.op.limits import limit_program
 from kerncast.selecting.contributing import NotExplained, reasons
 from kerncast.selecting.explain import neighbours
 from kerncast.serving.explorer.describing import Json, device_of

@@ -1,4 +1,4 @@
-"""Models, and stores of models."""
+"""What `kerncast verify` checks of a model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import polars as pl
 
 from kerncast.data import schema
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.artefact import ArtefactKind, Findings, PathContents
 from kerncast.models.limits.choices import SERVING
 from kerncast.models.manifest import (
     CANDIDATES,
+    CARD,
     EVALUATION,
     LABELS,
     MANIFEST,
@@ -21,60 +23,31 @@ from kerncast.models.manifest import (
     manifest_alone,
 )
 from kerncast.models.model import Model, is_ck_directory
-from kerncast.store.entry import ENTRY, Entry, read_entry
-from kerncast.store.store import LOCK, Store
-from kerncast.verifying.findings import Findings
 
 AGAIN = "restore it, or train the model again"
 
 
-def check_model(found: Findings) -> None:
+def check_model(findings: Findings) -> None:
     """The manifest, every file that it lists, the weights, the range it was trained on, and its tables."""
-    _check(found, found.path)
-    if not found.faults:
-        found.checks += ["manifest", "checksums", "weights", "features", "trained range", "tables"]
+    check_files(findings, findings.path)
+    if not findings.faults:
+        findings.checks += ["manifest", "checksums", "weights", "features", "trained range", "tables"]
 
 
-def check_store(found: Findings) -> None:
-    """Every entry, and the model that it names."""
-    files = sorted(found.path.glob(f"*/*/*/*/*/{ENTRY}"))
-    kept: set[Path] = set()
-    for number, file in enumerate(files):
-        found.progress.step("entries", number, len(files))
-        with found.looking(file):
-            entry = read_entry(file)
-            kept.add(entry.path)
-            _entry(found, entry)
-    entries, _ = Store.open(found.path).survey()
-    if entries and not found.faults:
-        found.checks += [f"{len(entries):,} {'entry' if len(entries) == 1 else 'entries'}", "the models that they name"]
-    for folder in sorted({file.parent for file in found.path.glob(f"*/*/*/*/*/*/{MANIFEST}")} - kept):
-        found.notes.append(f"{folder} is a model that no entry names: adding the model again removes it")
-    if (found.path / LOCK).exists():
-        found.notes.append(f"{found.path / LOCK} is there: another process is writing, or was killed while it did")
-
-
-def _entry(found: Findings, entry: Entry) -> None:
-    before = len(found.faults)
-    if entry.path.is_dir():
-        _check(found, entry.path)
-    if len(found.faults) == before:
-        entry.load()
-
-
-def _check(found: Findings, path: Path) -> None:
+def check_files(findings: Findings, path: Path) -> None:
+    """Record what is wrong with the model in a folder, which may be part of a store."""
     if not is_ck_directory(path):
-        with found.looking(path / MANIFEST):
+        with findings.looking(path / MANIFEST):
             for file, wrong in damaged_files(path, manifest_alone(path)):
-                found.wrong(file, wrong)
-        if found.faults:
+                findings.wrong(file, wrong)
+        if findings.faults:
             return
-    with found.looking(path):
+    with findings.looking(path):
         model = Model.load(path)
         for wrong in _contradictions(model):
-            found.wrong(path, f"{path}: {wrong}; {AGAIN}")
+            findings.wrong(path, f"{path}: {wrong}; {AGAIN}")
         if model.manifest.files:
-            _tables(found, model)
+            _tables(findings, model)
 
 
 def _contradictions(model: Model) -> Iterator[str]:
@@ -87,28 +60,28 @@ def _contradictions(model: Model) -> Iterator[str]:
             yield f"its trained range of {name} goes from {seen.low} to {seen.high}"
 
 
-def _tables(found: Findings, model: Model) -> None:
+def _tables(findings: Findings, model: Model) -> None:
     """The tables beside the weights: their columns, and that their values are in the declared spaces."""
     family = model.family
     configs = [name for name in schema.parameter_columns(family) if name.startswith("config.")]
-    with found.looking(model.path / CANDIDATES):
+    with findings.looking(model.path / CANDIDATES):
         _refuse_lacking(model.path / CANDIDATES, model.candidates, [*configs, "ok", "failed", "share", "portfolio_place"])
         if not model.candidates.height:
             raise BadFile(f"{model.path / CANDIDATES} has no candidates, so the model can choose nothing: {AGAIN}")
     if model.slim:
-        with found.looking(model.path / SERVING):
+        with findings.looking(model.path / SERVING):
             _ = model.serving
     else:
-        with found.looking(model.path / PROBLEMS):
+        with findings.looking(model.path / PROBLEMS):
             _refuse_lacking(model.path / PROBLEMS, model.seen, [f"problem.{name}" for name in model.manifest.split_group])
-    with found.looking(model.path / LABELS):
+    with findings.looking(model.path / LABELS):
         _ = model.labels
-    with found.looking(model.path / PREDICTIONS):
+    with findings.looking(model.path / PREDICTIONS):
         rows = model.out_of_fold
         if rows is not None:
             _refuse_lacking(model.path / PREDICTIONS, rows, [*schema.parameter_columns(family), "measured_ns", "noise"])
             _refuse_impossible(model.path / PREDICTIONS, model, rows)
-    with found.looking(model.path / EVALUATION):
+    with findings.looking(model.path / EVALUATION):
         _ = model.figures
 
 
@@ -128,3 +101,12 @@ def _refuse_impossible(file: Path, model: Model, rows: pl.DataFrame) -> None:
     worked = measured.filter(measured.is_finite())
     if not worked.is_between(shortest, longest).all():
         raise BadFile(f"{file} has measured times that no clock could print: {AGAIN}")
+
+
+def _is_at(contents: PathContents) -> bool:
+    if contents.holds(MANIFEST) or (contents.is_folder and is_ck_directory(contents.path)):
+        return True
+    return contents.holds(CANDIDATES) and contents.holds(CARD)
+
+
+MODEL = ArtefactKind("model", _is_at, check_model, (MANIFEST,))

@@ -15,7 +15,7 @@ import polars as pl
 from kerncast.arrays import Floats
 from kerncast.device import Device, hardware_namespace
 from kerncast.expr import Expr, Program, maximum, where
-from kerncast.op import Family
+from kerncast.op.family import Family
 from kerncast.writing.terminal import assignments, duration
 
 OUTPUTS = ("limit_ns", "floor_ns", "peak_share")

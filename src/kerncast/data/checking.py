@@ -9,51 +9,51 @@ import polars as pl
 
 from kerncast.data import journal, schema, skipping
 from kerncast.data.dataset import MANIFEST, PIECE_ROWS, Dataset, Part
+from kerncast.data.manifest import OBSERVED
+from kerncast.data.skipping import AGAIN
 from kerncast.declared.declaration import resolve
 from kerncast.errors import BadFile, InvalidValue, KerncastError
+from kerncast.files.artefact import ArtefactKind, Findings, PathContents
 from kerncast.files.atomic import is_draft
+from kerncast.files.foreign import guarded
 from kerncast.files.parquet import read_parquet, scan_parquet
-from kerncast.inductor import observed_log
 from kerncast.op import Family
-from kerncast.verifying.findings import Findings
-
-AGAIN = "restore it, or import the data again"
 
 
-def check_dataset(found: Findings) -> None:
+def check_dataset(findings: Findings) -> None:
     """The manifest, every file that it lists, every row, and what a collection left."""
-    path = found.path
+    path = findings.path
     dataset: Dataset | None = None
-    with found.looking(path / MANIFEST):
+    with findings.looking(path / MANIFEST):
         dataset = Dataset.of_manifest(path, journal=False)
-        found.checks.append("manifest")
+        findings.checks.append("manifest")
     if dataset is None:
         return
-    sound = _files(found, dataset)
-    _families(found, dataset, sound)
-    _beside(found, dataset, sound)
+    sound = _files(findings, dataset)
+    _families(findings, dataset, sound)
+    _beside(findings, dataset, sound)
     if dataset.unfinished:
-        _collection(found, dataset)
+        _collection(findings, dataset)
     elif (path / journal.STATE).exists():
-        with found.looking(path / journal.STATE):
+        with findings.looking(path / journal.STATE):
             _refuse_missing(dataset, 0)
-    _unlisted(found, dataset)
+    _unlisted(findings, dataset)
 
 
-def _files(found: Findings, dataset: Dataset) -> set[str]:
+def _files(findings: Findings, dataset: Dataset) -> set[str]:
     """The listed files that are there and have their checksums."""
     sound, listed = set(), dataset.checksums
     for number, (file, checksum) in enumerate(listed.items()):
-        found.progress.step("files", number, 2 * len(listed))
-        with found.looking(dataset.path / file):
+        findings.progress.step("files", number, 2 * len(listed))
+        with findings.looking(dataset.path / file):
             dataset.refuse_changed({file: checksum})
             sound.add(file)
     if sound:
-        found.checks.append(f"checksums of {len(sound):,} {'file' if len(sound) == 1 else 'files'}")
+        findings.checks.append(f"checksums of {len(sound):,} {'file' if len(sound) == 1 else 'files'}")
     return sound
 
 
-def _families(found: Findings, dataset: Dataset, sound: set[str]) -> None:
+def _families(findings: Findings, dataset: Dataset, sound: set[str]) -> None:
     """The rows of each family whose files have their checksums: what is in a damaged file need not be said line by line."""
     rows = done = 0
     by_family: dict[str, list[Part]] = {}
@@ -63,20 +63,20 @@ def _families(found: Findings, dataset: Dataset, sound: set[str]) -> None:
     for name, parts in by_family.items():
         runs: list[pl.DataFrame] = []
         family: Family | None = None
-        with found.looking(dataset.path / MANIFEST):
+        with findings.looking(dataset.path / MANIFEST):
             family = resolve(name, dataset.contents.declared.get(name), dataset.path)
         for part in parts:
             done += 1
-            found.progress.step("files", len(dataset.checksums) + done, 2 * len(dataset.checksums))
+            findings.progress.step("files", len(dataset.checksums) + done, 2 * len(dataset.checksums))
             if family is not None and part.file in sound:
-                with found.looking(dataset.path / part.file):
+                with findings.looking(dataset.path / part.file):
                     runs.append(_part(dataset, family, part, known))
                     rows += part.rows
         if runs:
-            with found.looking(dataset.path / "rows"):
+            with findings.looking(dataset.path / "rows"):
                 _refuse_doubled(dataset.path, name, pl.concat(runs))
     if rows:
-        found.checks.append(f"{rows:,} rows: columns, values, statuses, times, keys")
+        findings.checks.append(f"{rows:,} rows: columns, values, statuses, times, keys")
 
 
 def _part(dataset: Dataset, family: Family, part: Part, known: set[str]) -> pl.DataFrame:
@@ -138,18 +138,18 @@ def _refuse_doubled(path: Path, family: str, runs: pl.DataFrame) -> None:
         )
 
 
-def _beside(found: Findings, dataset: Dataset, sound: set[str]) -> None:
+def _beside(findings: Findings, dataset: Dataset, sound: set[str]) -> None:
     """The rows that an import skipped, and the columns that it did not know."""
     contents = dataset.contents
     for item in contents.extra:
         if item.file in sound:
-            with found.looking(dataset.path / item.file, f"{item.rows:,} rows of other columns"):
+            with findings.looking(dataset.path / item.file, f"{item.rows:,} rows of other columns"):
                 frame = _read(dataset.path / item.file)
                 wanted = {"source", skipping.LINE, *item.columns}
                 _refuse_other(dataset.path / item.file, frame, item.rows, wanted)
     listed = contents.skipped
     if listed is not None and listed.file in sound:
-        with found.looking(dataset.path / listed.file, f"{listed.rows:,} skipped rows"):
+        with findings.looking(dataset.path / listed.file, f"{listed.rows:,} skipped rows"):
             frame = dataset.skipped.frame()
             _refuse_other(dataset.path / listed.file, frame, listed.rows, set(skipping.COLUMNS))
             counted = dict(frame.group_by("kind").len().iter_rows())
@@ -158,10 +158,8 @@ def _beside(found: Findings, dataset: Dataset, sound: set[str]) -> None:
 
 
 def _read(file: Path) -> pl.DataFrame:
-    try:
+    with guarded(file, AGAIN):
         return read_parquet(file)
-    except pl.exceptions.PolarsError as error:
-        raise BadFile(f"{file} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {AGAIN}") from error
 
 
 def _refuse_other(file: Path, frame: pl.DataFrame, rows: int, columns: set[str]) -> None:
@@ -170,19 +168,19 @@ def _refuse_other(file: Path, frame: pl.DataFrame, rows: int, columns: set[str])
                       f"{len(columns)}: {AGAIN}")  # fmt: skip
 
 
-def _collection(found: Findings, dataset: Dataset) -> None:
+def _collection(findings: Findings, dataset: Dataset) -> None:
     """The journal of a collection that was not finished, line by line, and its state."""
     path = dataset.path / journal.NAME
-    found.kind = "unfinished collection"
+    findings.kind = "unfinished collection"
     if not journal.is_begun(path):
-        found.notes.append(f"{path} was cut before its first line was whole: the same `kerncast collect` begins again")
+        findings.notes.append(f"{path} was cut before its first line was whole: the same `kerncast collect` begins again")
         return
     state, readable = dataset.path / journal.STATE, False
     if state.exists():
-        with found.looking(state):
+        with findings.looking(state):
             readable = journal.STATE_FILE.read(state) is not None
-            found.checks.append("state of the collection")
-    with found.looking(path):
+            findings.checks.append("state of the collection")
+    with findings.looking(path):
         name = journal.header_of(path).family
         family = resolve(name, dataset.contents.declared.get(name), dataset.path)
         whole = journal.good_bytes(path)
@@ -191,14 +189,14 @@ def _collection(found: Findings, dataset: Dataset) -> None:
             schema.conform(family, rows)
         except KerncastError as error:
             raise BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it") from error
-        found.checks.append(f"journal of {rows.height:,} rows")
+        findings.checks.append(f"journal of {rows.height:,} rows")
         torn = whole < path.stat().st_size
         if torn:
-            found.notes.append(f"the last line of {path} was cut off: readers leave it out, and resuming measures it again")
+            findings.notes.append(f"the last line of {path} was cut off: readers leave it out, and resuming measures it again")
         if readable:
             _refuse_missing(dataset, rows.height + torn)
             said = journal.completeness(dataset.path, rows.height)
-            found.notes.append(f"{said}" + (f"; {said.next_step}" if said.next_step else ""))
+            findings.notes.append(f"{said}" + (f"; {said.next_step}" if said.next_step else ""))
 
 
 def _refuse_missing(dataset: Dataset, journaled: int) -> None:
@@ -212,14 +210,21 @@ def _refuse_missing(dataset: Dataset, journaled: int) -> None:
         )
 
 
-def _unlisted(found: Findings, dataset: Dataset) -> None:
+def _unlisted(findings: Findings, dataset: Dataset) -> None:
     """Files that nobody reads: a crash between two writes leaves them, and the next append writes over them."""
     listed = {*dataset.checksums, MANIFEST, ".lock", journal.NAME, journal.STATE, journal.LOCK}
     files = sorted(file.relative_to(dataset.path) for file in dataset.path.rglob("*") if file.is_file())
-    files = [file for file in files if file.parts[0] != observed_log.FOLDER]  # what torch.compile timed, as it was recorded
+    files = [file for file in files if file.parts[0] != OBSERVED]
     others = [file for file in files if file.as_posix() not in listed]
     drafts = [file for file in others if any(is_draft(file.name, Path(name).name) for name in listed)]
     for what, left in (("drafts of a killed process", drafts), ("files that dataset.json does not list", others)):
         left = [file for file in left if file not in drafts] if left is others else left
         if left:
-            found.notes.append(f"{len(left):,} {what}, which no reader uses (first: {left[0]})")
+            findings.notes.append(f"{len(left):,} {what}, which no reader uses (first: {left[0]})")
+
+
+def _is_at(contents: PathContents) -> bool:
+    return contents.holds(MANIFEST, journal.NAME) or contents.holds_like("rows/*/*/part-*.parquet")
+
+
+DATASET = ArtefactKind("dataset", _is_at, check_dataset, (MANIFEST, journal.NAME, journal.STATE))

@@ -5,7 +5,7 @@ import pytest
 
 from kerncast.compiling.overrides import read_overrides
 from kerncast.errors import BadFile
-from kerncast.writing.keys import key_rule
+from kerncast.files.foreign import key_rule
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):
