@@ -149,9 +149,8 @@ class Selector:
         return tier
 
     def _forget(self) -> None:
-        """Empty memos in new places: an answer that is being looked up right now ends in the old one."""
+        """An empty memo in a new place: an answer that is being looked up right now ends in the old one."""
         self._memo: dict[tuple[Tier, Hashable], Answer] = {}
-        self._measured: dict[Problem, Answer] = {}
 
     def override(self, overrides: Overrides | Mapping[str, Any] | str | Path | None) -> tuple[str, ...]:
         """Say which configs exist and which choices are fixed, from the next question on; None: as the model has it.
@@ -317,9 +316,9 @@ class Selector:
     def measure(self, problem: Problem | Mapping[str, Any], backend: Backend, seconds: float = 1.0) -> Answer:
         """Measure the configs that the model cannot tell apart and return the fastest; the result is remembered."""
         problem = self.problem(problem)
-        measured = self._measured
-        if problem in measured:
-            return measured[problem]
+        memo, question = self._memo, (Tier.MEASURE, problem)
+        if question in memo:
+            return memo[question]
         ranked = self.rank(problem, MOST_CONTENDERS)
         if ranked[0].config is None or ranked[0].pin is Pin.DECIDED:
             return ranked[0]
@@ -328,9 +327,8 @@ class Selector:
             ranked = [ranked[place] for place in places]
         timed = measure_top(backend, problem, [item.config for item in ranked if item.config is not None], seconds)[0]
         name = self._python.label(self.configs.index(timed.config), problem)
-        answer = Answer(Answered.OK, problem, timed.config, timed.time_ns, tier=Tier.MEASURE, label=name)
-        measured[problem] = answer
-        return answer
+        memo[question] = Answer(Answered.OK, problem, timed.config, timed.time_ns, tier=Tier.MEASURE, label=name)
+        return memo[question]
 
     def explain(self, answer: Answer, tier: Tier | str | None = None) -> Explanation:
         """Why this config: what each feature contributed, the nearest measured problems, the runners-up.

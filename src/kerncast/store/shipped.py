@@ -64,8 +64,11 @@ def shipped_entries(op: str | None = None) -> list[Entry]:
     # Each question asks, so no `Path` is made for files that did not change.
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as there:
         for item in there:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                entries.append(_entry(item.path, os.stat(f"{item.path}/{MANIFEST}").st_mtime_ns))
+            try:
+                changed = os.stat(f"{item.path}/{MANIFEST}").st_mtime_ns
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            entries.append(_entry(item.path, changed))
     return sorted((entry for entry in entries if op in (None, entry.record.op)), key=_order)
 
 
