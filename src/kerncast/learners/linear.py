@@ -29,7 +29,6 @@ from kerncast.learners.target import Target
 from kerncast.op import Family
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
-from kerncast.writing.c import define
 from kerncast.writing.packaged import packaged_c
 
 FILE = "lines.parquet"
@@ -186,12 +185,12 @@ class Linear(Learner):
 
     def c_source(self, scope: CScope) -> CSource:
         found, problems = self.exported(scope.family, scope.values), len(scope.family.problem.parameters)
-        text = define(KC_LINES=len(found.keys), KC_LINE_COLUMNS=len(found.reads))
-        text += scope.sealed.array("double", "kc_line_keys", found.keys.ravel())
+        text = scope.sealed.array("double", "kc_line_keys", found.keys.ravel())
         text += scope.sealed.array("double", "kc_lines", found.lines.ravel())
         reads = [f"p[{place}]" if place < problems else f"c[{place - problems}]" for place in found.reads]
         body = f"    const double key[{max(1, len(reads))}] = {{{', '.join(reads) or '0'}}};\n"
-        body += f"    raw[0] = kc_encode(kc_line_time(key, v[{scope.values[found.size]}]), v);\n"
+        sizes, size = f"{len(found.keys)}, {len(found.reads)}", f"v[{scope.values[found.size]}]"
+        body += f"    raw[0] = kc_encode(kc_line_time(kc_line_keys, kc_lines, {sizes}, key, {size}), v);\n"
         return CSource(text + packaged_c(__package__, "lines.c") + learn_function(body))
 
 

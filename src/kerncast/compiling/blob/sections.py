@@ -25,6 +25,7 @@ from kerncast.compiling.blob.spaces import (
     rule_tables,
     space_tables,
 )
+from kerncast.compiling.c99 import Blend
 from kerncast.compiling.c_forest import forest_plans, values_of_problems
 from kerncast.compiling.golden import Golden
 from kerncast.compiling.header import schema_number
@@ -33,12 +34,11 @@ from kerncast.compiling.tiers import COMPARED_BY_ALL, COMPARING_FIRST
 from kerncast.errors import InvalidValue
 from kerncast.expr import Expr
 from kerncast.learners.deep import Deep, DeepOptions
-from kerncast.learners.gbdt import Gbdt, GbdtOptions
+from kerncast.learners.gbdt import Gbdt
 from kerncast.learners.roofline import Roofline
 
 # Limits of the runtime, most of them sizes of arrays on its stack.
 MOST = {"parameters": 48, "values": 2_048, "features": 1_024, "raw": 64, "listed": 64, "programs": 60_000}
-FORESTS = ("time", "rank", "valid", "library")
 # The numbers in the table `facts`, in order. Append only, with a new version.
 FACTS = (
     "problem", "config", "candidates", "features", "values", "kind", "raw", "schema", "describe",
@@ -57,7 +57,7 @@ def blob(artefact: Artefact, golden: Sequence[Golden] = ()) -> bytes:
     """The bytes of the file, with golden vectors for its self-test; models that the runtime cannot hold are refused by name."""
     refuse_unknown(artefact)
     if artefact.alone:
-        raise InvalidValue("a tree alone is small enough as C: use `to=c` and `form=code`, or name more `tiers`")
+        raise InvalidValue("a tree alone is small enough as C: use `to=c`, or name more `tiers`")
     return packed(_Sections(artefact).tables() | _golden(artefact, golden))
 
 
@@ -184,20 +184,15 @@ class _Sections:
 
     def _blend(self, learner: Gbdt) -> None:
         """How the sums of the forests become a score, and how far rounded sums may be off."""
-        assert isinstance(learner.options, GbdtOptions)
-        plan, own, weight = self.plans["model"], 1.0, 0.0
-        trees = plan.forests.trees
-        for name in FORESTS:
-            self.facts[f"{name}_forests"] = len(trees.get(name, ()))
-        self.facts["raw"] = sum(len(bags) for bags in trees.values())
-        if list(trees) != [name for name in FORESTS if name in trees] or self.facts["raw"] > MOST["raw"]:
-            raise InvalidValue(f"a blob cannot hold the forests {', '.join(trees)}: export the model to C instead")
-        if "rank" in trees:
-            assert learner.options.blend is not None
-            own, weight = 1.0 - learner.options.blend, learner.options.blend * learner.options.temperature
-        self.numbers |= {
-            "own": own, "weight": weight, "rough_scale": plan.rough_scale(), "rough_error": plan.rough_error(),
-        }  # fmt: skip
+        plan = self.plans["model"]
+        blend = Blend.of(learner, plan)
+        self.facts |= {f"{name}_forests": len(bags) for name, bags in plan.forests.trees.items()}
+        self.facts["raw"] = blend.outputs
+        if blend.outputs > MOST["raw"]:
+            raise InvalidValue(
+                f"a blob has at most {MOST['raw']} forests, and this model {blend.outputs}: export it to C instead"
+            )
+        self.numbers |= {name: value for name, value in blend.fields.items() if name in NUMBERS}
         target = self.model.target
         self.facts["screens"] = int(target.log and not target.higher_is_faster)
 

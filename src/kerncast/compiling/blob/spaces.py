@@ -129,11 +129,13 @@ def label_tables(artefact: Artefact, texts: Texts) -> Tables:
     known, space = artefact.model.labels, artefact.model.family.problem
     by, names = (known.by, known.names) if known else ((), {})
     numbers = [_number(space.parameters[name], value) for key in names for name, value in zip(by, key, strict=True)]
-    found = [-1 if name is None else texts.place(name) for row in names.values() for name in row]
+    labels = list(dict.fromkeys(name for row in names.values() for name in row if name is not None))
+    places = {name: place for place, name in enumerate(labels)}
     return {
         "label.places": ints([list(space.parameters).index(name) for name in by]),
         "label.values": longs(numbers),
-        "label.texts": ints(found),
+        "label.names": ints([texts.place(name) for name in labels]),
+        "label.of": ints([-1 if name is None else places[name] for row in names.values() for name in row]),
     }
 
 
