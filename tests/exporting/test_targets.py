@@ -65,5 +65,5 @@ def test_a_target_of_another_package_is_written_with_its_own_options(model, inst
 def test_a_name_that_is_taken_is_refused(installed):
     """With the package that takes it."""
     installed("SecondC")
-    with pytest.raises(BadFile, match="SecondC.* declares the export target 'c', which already exists"):
+    with pytest.raises(BadFile, match=r"SecondC.* declares the export target 'c', which already exists"):
         exporters()

@@ -22,8 +22,8 @@ from kerncast.writing.shell import word
 @store_of_model
 @click.option(
     "--to", default="c", show_default=True, metavar="TARGET", shell_complete=completing.export_targets,
-    help="C99 with a C++17 header (c), a file that a C runtime loads (blob), a JSON table of choices (json), CSV (the lines of a "
-    "linear model; a folder with the weights of an mlp), or files for PyTorch's Inductor (lookup-table, autoheuristic).",
+    help="C99 with a C++17 header (c), a file that a C runtime loads (blob), a JSON table of choices (json), CSV (the lines of "
+    "a linear model; a folder with the weights of an mlp), or files for PyTorch's Inductor (lookup-table, autoheuristic).",
 )  # fmt: skip
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), metavar="DIR|FILE", help="The path to write; it must not exist."
