@@ -14,8 +14,8 @@ from kerncast.errors import InvalidValue
 from kerncast.files import atomic
 from kerncast.models.coverage import CARRIED
 from kerncast.models.model import Model
-from kerncast.regenerating import updating
-from kerncast.regenerating.updating import OTHER_CONDITIONS, OTHER_DEVICE, OTHER_DTYPE, SEEN, fresh_rows
+from kerncast.regenerating.fresh_rows import OTHER_CONDITIONS, OTHER_DEVICE, OTHER_DTYPE, SEEN, fresh_rows
+from kerncast.regenerating.updating import Update
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
 from kerncast.store.store import Changed, Store
@@ -71,7 +71,7 @@ def test_a_better_model_takes_the_place_of_the_old_one_and_knows_what_it_has_lea
     assert not [item for item in place.parent.iterdir() if item.name.startswith(".")]
     base, new = Model.load(home / "m"), Model.load(place)
     assert new.manifest.warm_start == (base.manifest.data.digest,)
-    assert (new.manifest.software, new.manifest.known_conditions) == ((SOFTWARE,), {"backend": ("triton",), "cache": ("cold",)})
+    assert (new.manifest.software, new.manifest.conditions) == ((SOFTWARE,), {"backend": ("triton",), "cache": ("cold",)})
     assert new.manifest.hull["M"].high > base.manifest.hull["M"].high
     # Tiers and the next update see everything that was measured.
     rows = Dataset.open(home / "new").read()
@@ -109,12 +109,18 @@ def canned(home, updated, monkeypatch):
     """Updates that end with that model at once; what is given runs before they end."""
 
     def set_up(meanwhile=lambda: None):
-        def judged(base, fresh, folder, *given, **more):
+        def train(update):
             meanwhile()
-            told = dataclasses.replace(updated, replaced=False, model=str(base.path), previous="")
-            return Model.load(updated.model).save(folder / "model"), told
+            update.new = Model.load(updated.model).save(update.folder / "model")
+            return {}
 
-        monkeypatch.setattr(updating, "continue_and_judge", judged)
+        def compare(update):
+            facts = {name: getattr(updated, name) for name in ("verdict", "reasons", "new_data", "old_data")}
+            update.updated = dataclasses.replace(update.updated, **facts)
+            return {}
+
+        monkeypatch.setattr(Update, "train", train)
+        monkeypatch.setattr(Update, "compare", compare)
 
     return set_up
 

@@ -10,17 +10,17 @@ from typing import Any, Literal, overload
 from kerncast.api.results import assignments
 from kerncast.api.showing import Wanted, shown
 from kerncast.collecting.request import never
-from kerncast.regenerating.planning import Planned, plan
+from kerncast.regenerating.loop import FamilyOutcome
+from kerncast.regenerating.loop import regenerate as run
+from kerncast.regenerating.planning import FamilyPlan, plan
 from kerncast.regenerating.routine import Routine, load
-from kerncast.regenerating.run import Outcome
-from kerncast.regenerating.run import regenerate as run
 from kerncast.store.store import Store
 
 
 @overload
-def regenerate(routine: Routine | str | Path, *, dry_run: Literal[True], **options: Any) -> list[Planned]: ...
+def regenerate(routine: Routine | str | Path, *, dry_run: Literal[True], **options: Any) -> list[FamilyPlan]: ...
 @overload
-def regenerate(routine: Routine | str | Path, *, dry_run: Literal[False] = False, **options: Any) -> list[Outcome]: ...
+def regenerate(routine: Routine | str | Path, *, dry_run: Literal[False] = False, **options: Any) -> list[FamilyOutcome]: ...
 def regenerate(  # type: ignore[misc]  # the overloads name what decides the result, not all options
     routine: Routine | str | Path,
     *,
@@ -31,7 +31,7 @@ def regenerate(  # type: ignore[misc]  # the overloads name what decides the res
     store: Store | str | Path | None = None,
     stop: Callable[[], bool] = never,
     progress: Wanted = "auto",
-) -> list[Outcome] | list[Planned]:
+) -> list[FamilyOutcome] | list[FamilyPlan]:
     """Measure, train and compare again; a new model goes into the store if it is not worse than the one there.
 
     `routine` is one that ships (`kerncast regenerate --help` lists them) or a TOML file; `set` changes it:

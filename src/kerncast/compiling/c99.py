@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from msgspec import UNSET
 
 from kerncast.compiling.c_forest import ForestPlan, at_least_16, forest_plans, values_of_problems
 from kerncast.compiling.c_model import CModel, structure
@@ -250,7 +249,7 @@ class _Writer:
         out, interval, expected = self.out, self.model.manifest.interval, self.artefact.tiers.expectation
         if self.artefact.alone:  # it gives no times
             interval, expected = None, None
-        wide = None if interval is None or interval.widening is UNSET else interval.widening
+        wide = None if interval is None else interval.widening
         if interval is not None:
             edges = {"band_edges": interval.edges_ns, "band_lower": wide.lower if wide else interval.lower,
                      "band_upper": wide.upper if wide else interval.upper}  # fmt: skip
@@ -279,7 +278,7 @@ class _Writer:
     def _rarity(self, wide: Widening | None) -> None:
         """The traits that decide how wide an interval is, and bounds for problems larger or smaller than all measured ones."""
         out, places = self.out, list(self.family.problem.parameters)
-        beyond = UNSET if wide is None else wide.beyond
+        beyond = None if wide is None else wide.beyond
         out.fields |= {"rare_bands": 1 if wide is None else len(wide.lower), "size_bands": 1}
         if wide is not None and wide.traits.traits:
             traits = wide.traits.traits
@@ -294,7 +293,7 @@ class _Writer:
             out.table("int64_t", "trait_values", values, sealed=False)
             bits = [bits for trait in traits for bits in trait.bits]
             self._numbers({"trait_bits": bits, "rare_edges": wide.edges_bits})
-        if beyond is UNSET:
+        if beyond is None:
             out.add("static void kc_size(const kc_model *m, const double *p, double *out) { (void)m, (void)p, *out = 0.0; }\n")
             return
         out.fields["size_bands"] = len(beyond.lower)

@@ -36,7 +36,7 @@ def space_tables(artefact: Artefact, out: CModel) -> None:
     out.sizes |= {"KC_MOST_PROBLEM": len(family.problem.parameters), "KC_MOST_CONFIG": len(family.config.parameters) + 1}
     manifest = artefact.model.manifest
     _hull_table(family.problem, manifest.hull, out)
-    _fact_table(family.problem, manifest.known_facts, out)
+    _fact_table(family.problem, manifest.facts, out)
 
 
 def rule_functions(artefact: Artefact, out: CModel) -> None:

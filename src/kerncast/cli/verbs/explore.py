@@ -35,7 +35,7 @@ def command(paths: tuple[Path, ...], port: int, no_browser: bool, as_json: bool)
     kerncast explore mine model --no-browser --port 8400
     """
     from kerncast.cli.signals import polite_signals
-    from kerncast.serving.exploring import explore
+    from kerncast.serving.server import explore
 
     def ready(url: str) -> None:
         if as_json:

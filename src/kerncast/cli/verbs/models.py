@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kerncast.models.manifest import Range
     from kerncast.store.drift import Finding
-    from kerncast.store.recheck import Checked
+    from kerncast.store.recheck import ModelCheck
     from kerncast.store.store import Entry
 
 store_option = click.option(
@@ -330,7 +330,7 @@ def check(model: str, store: Path | None, as_json: bool, **options: Any) -> None
         raise SystemExit(EXIT[found.finding.verdict])
 
 
-def _show_finding(checked: Checked) -> None:
+def _show_finding(checked: ModelCheck) -> None:
     found: Finding = checked.finding
     lines = [("vectors measured again", f"{found.vectors:,} of {found.problems:,} problems, {found.failures:,} fail now")]
     if found.shift is not None and found.movement is not None:
