@@ -48,7 +48,7 @@ def installed(monkeypatch):
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     data = synthetic_dataset(folder / "data", synthetic_rows(problems=8))
-    return kerncast.train(data, "roofline", out=folder / "model", folds=2, progress=None)
+    return kerncast.train(data, model="roofline", out=folder / "model", folds=2, progress=None)
 
 
 def test_a_target_of_another_package_is_written_with_its_own_options(model, installed, tmp_path):

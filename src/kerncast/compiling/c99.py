@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kerncast.compiling.c_forest import ForestPlan, at_least_16, forest_plans, values_of_problems
+from kerncast.compiling.c_learners import written
 from kerncast.compiling.c_model import CModel, structure
 from kerncast.compiling.c_spaces import rule_functions, space_tables
 from kerncast.compiling.c_tree import tree_tables
@@ -25,7 +26,8 @@ from kerncast.errors import InvalidValue
 from kerncast.expr import Expr
 from kerncast.expr.to_c import prelude
 from kerncast.learners.c_source import CScope, CSource
-from kerncast.learners.gbdt import BEHIND, LIKELY_TO_FAIL, Gbdt, GbdtOptions
+from kerncast.learners.gbdt import BEHIND, LIKELY_TO_FAIL
+from kerncast.learners.lowering import Boosted, Level, Lines, Network
 from kerncast.learners.target import LEAST_RATE
 from kerncast.models.answer import fallback_words
 from kerncast.models.conformal import Widening
@@ -85,21 +87,25 @@ class NotInC(InvalidValue):
 
 def refuse_without_c(model: Model) -> None:
     """Raise NotInC early, before tiers are built for an export that would fail."""
-    if not isinstance(model.learner, Gbdt):
-        _row_source(Artefact(model, Tiers((0,)), ("full",)), Sealed())
+    artefact = Artefact(model, Tiers((0,)), ("full",))
+    if not isinstance(artefact.lowered, Boosted):
+        _row_source(artefact, Sealed())
 
 
 def _row_source(artefact: Artefact, sealed: Sealed, values: Mapping[str, int] | None = None) -> CSource:
     """The C source of a learner that is computed row by row."""
     model = artefact.model
     places = {name: place for place, name in enumerate(artefact.work)} if values is None else values
-    found = model.learner.c_source(CScope(model.family, places, sealed))
-    if found is None:
+    scope = CScope(model.family, places, sealed)
+    if isinstance(artefact.lowered, Level | Lines | Network):
+        return written(artefact.lowered, scope)
+    source = model.learner.c_source(scope)
+    if source is None:
         raise NotInC(
             f"models of kind {model.manifest.kind} cannot be exported to C (their learner writes none): export "
             "a JSON table, or train another kind"
         )
-    return found
+    return source
 
 
 class _Writer:
@@ -160,7 +166,7 @@ class _Writer:
 
     def _learner(self) -> None:
         """The numbers of a problem, the features, and what the model says of a row."""
-        out, learner, target = self.out, self.model.learner, self.model.target
+        out, lowered, target = self.out, self.artefact.lowered, self.model.target
         out.function("kc_problem_values", self.values)
         out.function("kc_features", self.artefact.features, "const double *p, const double *c")
         base = {"relative": "expected_ns", "tflops": "flops", "bandwidth": "bytes"}.get(target.name)
@@ -168,8 +174,8 @@ class _Writer:
             "features": len(self.artefact.features), "target_log": int(target.log), "target_rate": int(target.higher_is_faster),
             "target_base": -1 if base is None else self.places[base], "target_tflops": int(target.name == "tflops"),
         }  # fmt: skip
-        if isinstance(learner, Gbdt):
-            blend = Blend.of(learner, self.plans["model"])
+        if isinstance(lowered, Boosted):
+            blend = Blend.of(lowered, self.plans["model"])
             out.fields |= {name: c_number(value) if isinstance(value, float) else value for name, value in blend.fields.items()}
             out.sizes["KC_MOST_RAW"] = blend.outputs
             # A macro: what it calls comes later.
@@ -328,7 +334,7 @@ class _Writer:
 
     def many(self, prefix: str) -> str:
         """`select_many`: one by one; or, where a forest times a family with nothing to choose, 64 problems at once."""
-        if self.family.config.parameters or not isinstance(self.model.learner, Gbdt):
+        if self.family.config.parameters or not isinstance(self.artefact.lowered, Boosted):
             return with_prefix(packaged("select_many.c"), prefix)
         most = max([1, *(len(tree.value) for tree in self.plans["model"].every_tree)])
         return define(KC_MANY_LEAVES=most) + with_prefix(packaged("many.c"), prefix)
@@ -343,17 +349,13 @@ class Blend:
     outputs: int
 
     @classmethod
-    def of(cls, learner: Gbdt, plan: ForestPlan) -> Blend:
-        assert isinstance(learner.options, GbdtOptions)
-        trees, own, weight = plan.forests.trees, 1.0, 0.0
+    def of(cls, boosted: Boosted, plan: ForestPlan) -> Blend:
+        trees = boosted.trees
         if list(trees) != [name for name in FORESTS if name in trees]:
             raise InvalidValue(f"the forests {', '.join(trees)} cannot be exported: train the model again")
-        if "rank" in trees:
-            assert learner.options.blend is not None
-            own, weight = 1.0 - learner.options.blend, learner.options.blend * learner.options.temperature
         counts = {f"{field}_forests": len(trees.get(name, ())) for name, field in FORESTS.items()}
         scale = {"rough_scale": plan.rough_scale(), "rough_error": plan.rough_error()}
-        return cls({**counts, "own": own, "weight": weight, **scale}, sum(len(bags) for bags in trees.values()))
+        return cls({**counts, "own": boosted.own, "weight": boosted.weight, **scale}, sum(map(len, trees.values())))
 
 
 # The forests of a gbdt in the order of their outputs, and what the engine calls them.
