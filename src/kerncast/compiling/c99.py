@@ -225,7 +225,7 @@ class _Writer:
         out.rows("char *const", "label_names", map(c_string, texts), nothing='""')
         out.table("int32_t", "label_places", np.array([list(space.parameters).index(name) for name in known.by], np.int64))
         out.table("int64_t", "label_values", np.array(values, np.int64))
-        out.table("int32_t", "label_of", np.array(index, np.int64))
+        out.table("int32_t", "label_texts", np.array(index, np.int64))
 
     def _number(self, name: str, value: Any) -> int | None:
         """A value of a problem parameter as C reads it."""

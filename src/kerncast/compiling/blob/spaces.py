@@ -134,7 +134,7 @@ def label_tables(artefact: Artefact, texts: Texts) -> Tables:
         "label.places": ints([list(space.parameters).index(name) for name in by]),
         "label.values": longs(numbers),
         "label.names": ints([texts.place(name) for name in labels]),
-        "label.of": ints([-1 if name is None else places[name] for row in names.values() for name in row]),
+        "label.texts": ints([-1 if name is None else places[name] for row in names.values() for name in row]),
     }
 
 

@@ -61,7 +61,7 @@ static const char *kc_label_of(const kc_model *m, const int64_t *key, int32_t ca
         for (int32_t i = 0; i < m->label_keys; i++)
             same &= m->label_values[variant * m->label_keys + i] == key[m->label_places[i]];
         if (!same) continue;
-        const int32_t text = m->label_of[(size_t)variant * m->stored + (size_t)row];
+        const int32_t text = m->label_texts[(size_t)variant * m->stored + (size_t)row];
         return text < 0 ? "" : m->label_names[text];
     }
     return "";

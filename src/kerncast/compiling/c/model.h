@@ -125,7 +125,7 @@ struct kerncast_model {
     const uint64_t *tried_labels;
     const kc_band *tried_band;
     const char *const *label_names;
-    const int32_t *label_places, *label_of;
+    const int32_t *label_places, *label_texts;
     const int64_t *label_values;
     int32_t label_variants, label_keys, denied_count, pin_count, fallback_count;
     const int32_t *denied, *pin_candidates, *fallbacks;

@@ -397,8 +397,8 @@ static int kc_load_candidates(kc_loading *l) {
     if (!kc_read_below(l, "label.places", -1, 0, m->problem.count, &m->label_places, &m->label_keys)) return 0;
     KC_NEED(m->label_keys <= m->problem.count, "label.places");
     if (!kc_read_texts(l, "label.names", -1, &m->label_names, &texts)) return 0;
-    if (!kc_read_below(l, "label.of", -1, -1, texts, &m->label_of, &names)) return 0;
-    KC_NEED(names % m->candidates == 0, "label.of");
+    if (!kc_read_below(l, "label.texts", -1, -1, texts, &m->label_texts, &names)) return 0;
+    KC_NEED(names % m->candidates == 0, "label.texts");
     m->label_variants = names / m->candidates;
     KC_READ(m->label_values, "label.values", 'q', (int64_t)m->label_variants * m->label_keys, NULL);
     return 1;
