@@ -154,7 +154,8 @@ def candidate_tables(artefact: Artefact) -> Tables:
         "tried.low": doubles(tried.low[first]),
         "tried.high": doubles(tried.high[first]),
         "tried.labels": np.ascontiguousarray(tried.labels[first]).view(np.int64).ravel(),
-        "tried.band": ints(artefact.bands),
+        # Of candidates that are in no tier of the artefact, it is never read.
+        "tried.band": ints(np.maximum(artefact.bands, 0)),
         "denied": ints(decided.denied if decided else none),
         "pin.keys": longs(decided.patterns if decided else none),
         "pin.candidates": ints(decided.pinned if decided else none),
