@@ -5,10 +5,10 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast import limits
 from kerncast.data import quality, schema
 from kerncast.device import Device
 from kerncast.evaluating.report.roofline import roofline_chart
+from kerncast.op import limits
 from kerncast.tables.table import build_table
 
 CPU = Device(

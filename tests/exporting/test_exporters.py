@@ -9,6 +9,7 @@ import pytest
 
 from kerncast.compiling.blob.binding import BlobBinding, compiled_runtime
 from kerncast.compiling.blob.sections import blob
+from kerncast.compiling.encoding import encode
 from kerncast.compiling.lower import lower
 from kerncast.data import schema
 from kerncast.exporting.golden import golden_vectors
@@ -106,4 +107,5 @@ def test_an_op_with_nothing_to_choose_is_exported_for_its_times(kind, tmp_path):
     assert selector.predict(shape).time_ns == pytest.approx(selector.select(shape, "full").time_ns)
     loaded = BlobBinding(compiled_runtime(), blob(artefact, golden_vectors(artefact)), "the model")
     assert loaded.self_test() > 0
-    assert loaded.select(selector._encode(selector.problem(shape)), "full").time_ns == selector.select(shape, "full").time_ns
+    numbers = encode(selector.model.family.problem, selector.problem(shape))
+    assert loaded.select(numbers, "full").time_ns == selector.select(shape, "full").time_ns

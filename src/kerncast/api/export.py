@@ -14,6 +14,7 @@ from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.exporting import exporter_of, options_of
 from kerncast.files.atomic import refuse_existing
+from kerncast.models.candidates import refuse_no_candidates
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING, named_tiers
 from kerncast.op import Problem
@@ -77,11 +78,7 @@ def export(
     with shown(progress) as show:
         if configs is not None:
             loaded = offering(loaded, configs, progress=show)
-        elif not loaded.candidates.height:
-            raise InvalidValue(
-                f"{loaded.path} does not record which configs work, so there is nothing to choose from: give the configs with "
-                "`configs` (kernels:FILE, build:DIR, a dataset or benchmark file)"
-            )
+        refuse_no_candidates(loaded)
         return exporter.write(loaded, place, options, show)
 
 

@@ -17,7 +17,7 @@ from kerncast.data.importers import Options, get_importer, import_files
 from kerncast.data.importers.recognise import recognised
 from kerncast.declared.declaration import is_written
 from kerncast.errors import InvalidValue
-from kerncast.files.given import given_path
+from kerncast.files.places import given_path
 from kerncast.software import EXACTLY
 
 

@@ -35,7 +35,7 @@ def regenerate(  # type: ignore[misc]  # the overloads name what decides the res
     """Measure, train and compare again; a new model goes into the store if it is not worse than the one there.
 
     `routine` is one that ships (`kerncast regenerate --help` lists them) or a TOML file; `set` changes it:
-    `{"sweep.max_problems": 20}`. If it is killed, the same call continues with the current stage. With `dry_run` nothing is
+    `{"sweep.max_problems": 20}`. If it is killed, the same call continues with the current step. With `dry_run` nothing is
     written, and the result says what would be measured and compared.
     """
     wanted = routine if isinstance(routine, Routine) else load(str(routine), assignments(set))

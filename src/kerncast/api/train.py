@@ -12,7 +12,7 @@ from kerncast.api.results import model_of, place_of, row_conditions, texts
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import InvalidValue
-from kerncast.files.given import given_path
+from kerncast.files.places import given_path
 from kerncast.learners.mlp_csv import Network, read_network
 from kerncast.models.ck.layout import TARGETS as CK_TARGETS
 from kerncast.models.ck.layout import weights_file

@@ -6,8 +6,7 @@ import numpy as np
 
 from kerncast.learners.c_source import CScope, CSource, learn_function
 from kerncast.learners.lowering import ADD, DENSE, RAW, Level, Lines, Network
-from kerncast.writing.c import c_number
-from kerncast.writing.packaged import packaged_c
+from kerncast.writing.c import c_number, packaged_c
 
 LEARNERS = "kerncast.learners"
 BUFFERS = ("in", "a", "b", "d", "raw")

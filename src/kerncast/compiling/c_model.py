@@ -11,8 +11,7 @@ import numpy.typing as npt
 from kerncast.expr import Expr, Table
 from kerncast.expr.to_c import statements
 from kerncast.op import Family
-from kerncast.writing.c import array, define
-from kerncast.writing.sealed import Sealed
+from kerncast.writing.c import Sealed, array, define
 
 MODEL = "const kc_model *m"
 

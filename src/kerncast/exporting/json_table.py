@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from kerncast.compiling.overrides import Overrides
-from kerncast.errors import InvalidValue
+from kerncast.errors import BadFile, InvalidValue
 from kerncast.exporting import Exporter
+from kerncast.files.artefact import ArtefactKind, Findings
 from kerncast.files.atomic import write_bytes
 from kerncast.files.versioned import Versioned
 from kerncast.models.model import Model
-from kerncast.models.offered import OfferedModel
 from kerncast.op import Problem
 from kerncast.progress import Progress
 from kerncast.selecting.problem_files import read_problem_file
@@ -62,7 +62,7 @@ class JsonExporter(Exporter):
 
     def write(self, model: Model, out: Path, options: TableOptions, progress: Progress) -> list[Path]:
         # Of configs that were given, Python answers.
-        compiled = not isinstance(model, OfferedModel)
+        compiled = model.given is None
         selector = Selector(model, tiers="full", compile=compiled, overrides=options.overrides, progress=progress)
         problems = problems_of(model, options.problems)
         progress.stage(f"deciding {len(problems):,} problems")
@@ -94,3 +94,16 @@ def write_table(out: Path, model: Model, answers: list[dict[str, Any]]) -> None:
         model=manifest.checksum, choices=answers,
     )  # fmt: skip
     write_bytes(out, CHOICES_FILE.text(data, indent=1))
+
+
+def check_table_of_choices(findings: Findings) -> None:
+    """A table of choices that `export` wrote: its checksum, and that every entry is an answer."""
+    with findings.looking(findings.path):
+        contents = CHOICES_FILE.read(findings.path)
+        for number, answer in enumerate(contents.choices, 1):
+            if not {"problem", "status"} <= answer.keys():
+                raise BadFile(f"{findings.path}, choice {number} has no problem or no status: export the model again")
+        findings.checks += ["checksum", f"{len(contents.choices):,} choices"]
+
+
+CHOICES = ArtefactKind("table of choices", lambda contents: f'"{FORMAT}"'.encode() in contents.head, check_table_of_choices)

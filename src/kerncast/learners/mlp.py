@@ -29,8 +29,7 @@ from kerncast.learners.lowering import INPUT, RAW, A, B, Network
 from kerncast.op import Family
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
-from kerncast.writing.c import c_number
-from kerncast.writing.packaged import packaged_c
+from kerncast.writing.c import c_number, packaged_c
 
 # Epochs without a better validation error before it stops.
 PATIENCE = 15

@@ -51,7 +51,7 @@ def command(
     from kerncast.api.compare import compare
     from kerncast.evaluating.predictions import write_predictions
     from kerncast.evaluating.text import verdict_blocks
-    from kerncast.files.output_paths import check_place
+    from kerncast.files.places import check_place
 
     check_place("save_predictions", save_predictions)
     with working("comparing"):

@@ -76,7 +76,7 @@ def command(
     """
     from kerncast.api.evaluate import evaluate, write_files
     from kerncast.evaluating.text import evaluation_blocks
-    from kerncast.files.output_paths import check_place
+    from kerncast.files.places import check_place
     from kerncast.models.model import Model
 
     check_place("report", report)

@@ -24,7 +24,7 @@ from kerncast.cli.views.output import (
     working,
 )
 from kerncast.cli.views.skipped import skipped_facts, skipped_lines
-from kerncast.limits import sentence
+from kerncast.op.limits import sentence
 from kerncast.writing.terminal import distinct
 
 

@@ -237,10 +237,10 @@ def find(op: str, problem: tuple[str, ...], store: Path | None, as_json: bool, *
     """
     from kerncast.cli.asking import problem_parameters
     from kerncast.cli.verbs.families import parse_assignments
-    from kerncast.store.sources import only_lookup
+    from kerncast.store.find import only_group
     from kerncast.store.store import Store
 
-    found = only_lookup(op, **wanted, store=Store.open(store))
+    found = only_group(op, **wanted, store=Store.open(store))
     parameters = {} if found.family is None else problem_parameters(found.family)
     entry = found.only(parse_assignments(problem, parameters))
     if as_json:
@@ -259,7 +259,7 @@ def _tell(entry: Entry, what: str, as_json: bool) -> None:
 
 
 def _show(entry: Entry, hull: Mapping[str, Range], as_json: bool) -> None:
-    from kerncast.models.hull import range_words
+    from kerncast.models.limits.trained import range_words
 
     covers = {name: range_words(seen) for name, seen in hull.items()}
     if as_json:

@@ -112,13 +112,13 @@ def _by_op(
     from kerncast.api.predict import predict, predict_everywhere
     from kerncast.cli.views.predictions import show, show_devices
     from kerncast.files.atomic import write_text
-    from kerncast.querying.predicting import Asked, devices_of, family_of
+    from kerncast.querying.predicting import OpAnswerer, devices_of
     from kerncast.store.store import Store
 
     opened = Store.open(store)
     known_devices = devices_of(name, family, software, opened) if device == ALL else []
     where = next(iter(known_devices), "") if device == ALL else device or _only_device(name, opened)
-    own = family_of(Asked(name, where, software, family, store=opened))
+    own = OpAnswerer(name, where, software, family, store=opened).family
     given, listed = read_problems(problem, own)
     device_of(given, where or None, own)
     chosen, kernel = _chosen(config, own)
@@ -162,11 +162,11 @@ def _model(name: str, family: str | None, device: str | None, software: str | No
     """The model of a folder or an id; of an op, the one that is found for it."""
     from kerncast.api.results import model_of
     from kerncast.models.model import is_model
-    from kerncast.store.sources import only_lookup
+    from kerncast.store.find import only_group
     from kerncast.store.store import Store
 
     if _is_op(name):
-        return only_lookup(name, family, device, software, store=Store.open(store)).only({}).load()
+        return only_group(name, family, device, software, store=Store.open(store)).only({}).load()
     if family is not None or software is not None:
         raise InvalidValue(f"--family and --software choose among the models of an op, and '{name}' is no op: leave them out")
     if store is not None and is_model(Path(name)):

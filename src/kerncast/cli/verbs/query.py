@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from kerncast.api.printing import echo_exactly
-from kerncast.budgets import JSON_BYTES
 from kerncast.cli.views.output import print_json
 from kerncast.errors import BadFile
+from kerncast.files.foreign import JSON
 from kerncast.writing.terminal import json_printable
 
 REFUSED = 1
@@ -64,10 +64,10 @@ def command(
 def _read(text: str) -> bytes:
     """The requests themselves, or a file of them; `-` is stdin."""
     if text == "-":
-        return JSON_BYTES.taken(sys.stdin.buffer, "what was given on stdin")
+        return JSON.taken(sys.stdin.buffer, "what was given on stdin")
     if text.lstrip()[:1] in ("{", "["):
         return os.fsencode(text)  # bytes that are not UTF-8 are refused by the parser
     try:
-        return JSON_BYTES.read(Path(text))
+        return JSON.read(Path(text))
     except OSError as error:
         raise BadFile(f"'{text}' is neither JSON nor a readable file ({error.strerror}): JSON begins with {{ or [") from error

@@ -15,8 +15,7 @@ from kerncast.compiling.header import MESSAGE_BYTES, MOST_PINS, enumerations
 from kerncast.compiling.packaged import packaged as engine_file
 from kerncast.expr.to_c import prelude
 from kerncast.models.answer import fallback_words
-from kerncast.writing.c import c_string, define, filled, with_prefix
-from kerncast.writing.packaged import packaged_c
+from kerncast.writing.c import c_string, define, filled, packaged_c, with_prefix
 
 OPERANDS = {"where": 3, **dict.fromkeys(("abs", "floor", "ceil", "sqrt", "log2", "log1p", "not", "index", "fetch"), 1)}
 # Largest sizes and widths of numbers. All parts of the engine are there.
