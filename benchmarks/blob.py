@@ -34,20 +34,18 @@ BENCHMARK = Benchmark(
 ASKED, ROUNDS = 600, 5
 # The most times as long as compiled in.
 TARGETS = {"full": 1.3, "portfolio": 3.0, "tree": 3.0, "memo": None}
-SOURCE_MB = 1.0
 
 
 def built(model: kerncast.Model, folder: Path) -> None:
-    """The model in three forms, compiled: as code (`picker.o`), as packed tables (`tables.o`), and the runtime with a blob."""
+    """The model in two forms, compiled: as code (`picker.o`), and the runtime with a blob."""
     if not (folder / "runtime").exists():
         artefact = lower(model, build_tiers(model, TierOptions()))
         write_project(artefact, folder / "code", "picker")
-        write_project(artefact, folder / "tables", "picker", form="tables")
         write_blob(artefact, folder / "model.kcb", folder / "runtime")
     compiler = find_compiler()
     assert compiler is not None, "this benchmark needs gcc or clang"
     flags = [flag for flag in FLAGS if flag not in ("-fPIC", "-shared")]
-    sources = {"picker.o": "code/picker.c", "tables.o": "tables/picker.c", "runtime.o": "runtime/kerncast_runtime.c"}
+    sources = {"picker.o": "code/picker.c", "runtime.o": "runtime/kerncast_runtime.c"}
     for made, source in sources.items():
         if not (folder / made).exists():
             subprocess.run([compiler.path, *flags, "-c", str(folder / source), "-o", str(folder / made)], check=True)
@@ -81,12 +79,9 @@ def measure(folder: Path) -> list[Row]:
     rows.append(Row("loading the model", single["load"] / 1e3, "ms", n="1 run"))
     sizes = {
         "size of the blob": own / "model.kcb", "source of the model as code": own / "code" / "picker.c",
-        "source of the model as packed tables": own / "tables" / "picker.c", "object of the model as code": own / "picker.o",
-        "object of the model as packed tables": own / "tables.o", "object of the runtime": own / "runtime.o",
+        "object of the model as code": own / "picker.o", "object of the runtime": own / "runtime.o",
     }  # fmt: skip
-    for what, file in sizes.items():
-        target = Target(high=SOURCE_MB) if what == "source of the model as packed tables" else None
-        rows.append(Row(what, file.stat().st_size / 1e6, "MB", target))
+    rows += [Row(what, file.stat().st_size / 1e6, "MB") for what, file in sizes.items()]
     return rows
 
 

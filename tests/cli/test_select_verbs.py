@@ -172,9 +172,8 @@ def test_an_export_to_json_is_a_table_of_choices(model, tmp_path, run):
     (["predict", "MODEL", *PROBLEM, "--config", "BLOCK_M=64,BLOCK_N=64"], "repeat it, --config BLOCK_M=64 --config BLOCK_N=64"),
     (["export", "MODEL", "--to", "blob", "--out", "x", "--tiers", "tree"], "a tree alone is small enough as C"),
     (["export", "MODEL", "--to", "c", "--out", "x", "--prefix", "A-B"], "a prefix has lowercase letters"),
-    (["export", "MODEL", "--to", "json", "--out", "x", "--prefix", "a"], "--prefix is only for --to c and --to blob"),
+    (["export", "MODEL", "--to", "json", "--out", "x", "--prefix", "a"], "--prefix is only for --to blob and --to c"),
     (["export", "MODEL", "--to", "c", "--out", "x", "--runtime", "r"], "--runtime is only for --to blob"),
-    (["export", "MODEL", "--to", "blob", "--out", "x", "--form", "tables"], "--form is only for --to c"),
 ])  # fmt: skip
 def test_wrong_use_is_refused_by_the_rule(model, args, words, run, tmp_path, monkeypatch):
     """One sentence, exit code 2."""

@@ -41,7 +41,7 @@ static int try_it(const unsigned char *bytes, size_t size) {
     if ((status == KERNCAST_OK) != (model != NULL) || (status != KERNCAST_OK && message[0] == '\0')) abort();
     if (status != KERNCAST_OK) return 0;
     if (kerncast_create(model, &context) != KERNCAST_OK) abort();
-    for (int32_t i = 0; i < 2 && i < model->golden_count; i++) ask(context, model->golden_problems + (ptrdiff_t)i * model->problem);
+    for (int32_t i = 0; i < 2 && i < model->loaded.golden_count; i++) ask(context, model->loaded.golden_problems + (ptrdiff_t)i * model->problem.count);
     for (int64_t value = 1; value < 4096; value *= 45) {
         for (int32_t i = 0; i < KC_MOST_PARAMETERS; i++) problem[i] = value;
         ask(context, problem);

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kerncast.compiling.blob import bytecode, container
+from kerncast.compiling.blob.binding import BlobBinding, compiled_runtime
 from kerncast.compiling.blob.bytecode import OPERATIONS, Programs, places_of
 from kerncast.compiling.blob.runtime import OPERANDS, runtime_header, runtime_source
 from kerncast.compiling.blob.sections import blob
@@ -15,7 +16,7 @@ from kerncast.compiling.lower import lower
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.exporting.golden import golden_vectors
 from kerncast.expr import Program, Symbol, Table, lookup, meaning, symbol
-from kerncast.selecting.tiers.build import TierOptions, build_tiers
+from kerncast.selecting.tiers.build import TierOptions, build_tiers, tiers_named
 from kerncast.testing.exported import COMPILERS, SANITIZED, STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.testing.repeats import repeats
@@ -76,6 +77,19 @@ def test_libfuzzer_finds_nothing_within_its_budget(blobs, sources, tmp_path):
     command = [program, *limits, "-verbosity=0", corpus]
     ended = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr[-4000:]
+
+
+@pytest.mark.needs("a C compiler")
+@pytest.mark.parametrize("tiers", ["portfolio", "tree,portfolio", "full"])
+def test_a_blob_of_some_tiers_is_loaded_and_answers_with_these(tiers, tmp_path):
+    """Candidates that are in none of them have no band of problems, which is no damage."""
+    data = synthetic_dataset(tmp_path / "data", synthetic_rows(problems=12))
+    model = train(data, tmp_path / "model", Recipe("gbdt", TINY["gbdt"], folds=2))
+    artefact = lower(model, *tiers_named(model, tiers, TierOptions(samples=60, most=3)))
+    assert len(artefact.stored) < model.candidates.height or tiers == "full"
+    binding = BlobBinding(compiled_runtime(), blob(artefact, golden_vectors(artefact, count=4)), "m.kcb")
+    assert binding.self_test() == 4
+    binding.close()
 
 
 def test_python_reads_a_file_back_and_says_what_is_wrong_with_it(blobs):

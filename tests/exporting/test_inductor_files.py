@@ -300,7 +300,7 @@ def test_values_that_a_family_declares_go_before_the_usual_ones():
     [
         ({"to": "autoheuristic", "out": "mm.py"}, "names begin with '_' and end in .py, got 'mm.py'"),
         ({"to": "autoheuristic", "out": "_mm.py", "problems": []}, "`problems` is only for `to=json` and `to=lookup-table`"),
-        ({"to": "c", "out": "c", "top_k": 3}, "`top_k` is only for `to=lookup-table` and `to=autoheuristic`"),
+        ({"to": "c", "out": "c", "top_k": 3}, "`top_k` is only for `to=autoheuristic` and `to=lookup-table`"),
         ({"to": "lookup-table", "out": "t", "top_k": 0}, "`top_k` must be at least 1, got 0"),
         ({"to": "lookup-table", "out": "t", "device_name": "A\n100"}, "gcnArchName says, in one line, got 'A"),
         ({"to": "lookup-table", "out": "t", "problems": []}, "no problem has an entry .* there is no problem"),

@@ -79,6 +79,14 @@ def formats(context: click.Context, incomplete: str) -> list[CompletionItem]:
 
 
 @_quiet
+def export_targets(context: click.Context, incomplete: str) -> list[CompletionItem]:
+    """What `export` writes."""
+    from kerncast.exporting import exporters
+
+    return _starting(((name, item.doc) for name, item in exporters().items()), incomplete)
+
+
+@_quiet
 def kinds(context: click.Context, incomplete: str) -> list[CompletionItem]:
     """Kinds of model that `train` fits."""
     from kerncast.learners.kinds import learner_kinds

@@ -4,68 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from kerncast.compiling.c_model import CModel, symbol_reader
 from kerncast.compiling.lower import Artefact
+from kerncast.compiling.packaged import packaged
 from kerncast.errors import quoted
 from kerncast.expr import Program
 from kerncast.expr.to_c import statements
 from kerncast.models.limits.trained import Limit, fact_words
 from kerncast.models.manifest import Fact, Range
 from kerncast.models.rules import Rule
-from kerncast.op import Family
 from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
 from kerncast.space import Space
-from kerncast.writing.c import array, c_integer, c_number, c_string, define
+from kerncast.writing.c import array, c_integer, c_number, c_string
 
 # Characters of a rule in a message of C, which has room for 240 bytes in all.
 LONGEST_RULE = 120
 
 
-def symbol_reader(family: Family) -> Callable[[str], str]:
-    """How C reads `p.M` and `c.tile_m`: from the arrays `p` and `c`, in declared order."""
-    places = {
-        f"{space.namespace}.{name}": f"{space.namespace}[{place}]"
-        for space in (family.problem, family.config)
-        for place, name in enumerate(space.parameters)
-    }
-    return places.__getitem__
-
-
-def space_tables(artefact: Artefact) -> str:
+def space_tables(artefact: Artefact, out: CModel) -> None:
     """Every parameter with its rule, the order of reading, the conditions, and the trained ranges."""
-    family, text = artefact.model.family, ""
+    family = artefact.model.family
     if any(isinstance(item, Bool) for space in (family.problem, family.config) for item in space.parameters.values()):
-        text += 'static const char *const kc_flags[2] = {"false", "true"};\n'
+        out.add('static const char *const kc_flags[2] = {"false", "true"};\n')
     for word, space in (("problem", family.problem), ("config", family.config)):
-        text += define(**{f"KC_{word.upper()}": len(space.parameters)})
-        text += _parameter_table(f"kc_{word}_parameters", space)
-        text += array("int32_t", f"kc_{word}_order", [list(space.parameters).index(name) for name in space.reading_order])
-        text += _applies(f"kc_{word}_applies", space)
-        text += _usual(f"kc_{word}_usual", space) if space.parameters else ""
+        order = [list(space.parameters).index(name) for name in space.reading_order]
+        out.add(_parameter_table(f"kc_{word}_parameters", space) + array("int32_t", f"kc_{word}_order", order))
+        out.add(_applies(f"kc_{word}_applies", space) + _usual(f"kc_{word}_usual", space))
+        out.fields[word] = f"{{kc_{word}_parameters, kc_{word}_order, {len(space.parameters)}}}"
+    out.add(packaged("spaces.c"))
+    # A formula reads parameters by their places, and C has no empty arrays.
+    out.sizes |= {"KC_MOST_PROBLEM": len(family.problem.parameters), "KC_MOST_CONFIG": len(family.config.parameters) + 1}
     manifest = artefact.model.manifest
-    return text + _hull_table(family.problem, manifest.hull) + _fact_table(family.problem, manifest.facts)
+    _hull_table(family.problem, manifest.hull, out)
+    _fact_table(family.problem, manifest.facts, out)
 
 
-def rule_functions(artefact: Artefact) -> str:
-    """Which rule of the op is broken, which of the family for any config, and whether one config can run."""
+def rule_functions(artefact: Artefact, out: CModel) -> None:
+    """Which rule of the op is broken, which of the family for any config, and which by a config."""
     read = symbol_reader(artefact.model.family)
-    text = _first_broken("kc_broken_rule", "kc_rules", artefact.problem_rules, read)
-    text += _first_broken("kc_unsupported", "kc_family_rules", artefact.unsupported_rules, read)
-    text += _first_broken("kc_broken_config_rule", "kc_config_rules", artefact.config_rules, read, "p", "c")
-    valid = "static int kc_config_valid(const double *p, const double *c) { return kc_broken_config_rule(p, c) < 0; }\n"
-    return text + valid
+    for name, function, rules, of in (
+        ("rules", "kc_broken_rule", artefact.problem_rules, ("p",)),
+        ("family_rules", "kc_unsupported", artefact.unsupported_rules, ("p",)),
+        ("config_rules", "kc_broken_config_rule", artefact.config_rules, ("p", "c")),
+    ):
+        out.rows("char *const", name, (c_string(rule.sentence) for rule in rules), nothing="NULL")
+        out.add(_first_broken(function, rules, read, of))
 
 
-def _first_broken(name: str, table: str, rules: list[Rule], read: Callable[[str], str], *of: str) -> str:
-    """The number of the first rule that a problem (or `of` a problem and a config) breaks, or -1."""
-    sentences = ", ".join(c_string(rule.sentence) for rule in rules) or "NULL"
+def _first_broken(name: str, rules: list[Rule], read: Callable[[str], str], of: tuple[str, ...]) -> str:
+    """The number of the first rule that a problem (or a problem and a config) breaks, or -1."""
     outputs = {rule.name: rule.holds for rule in rules}
     tables, lines = statements(name, outputs, read, lambda place: f"const double r{place}")
     lines += [f"    if (r{place} == 0.0) return {place};" for place in range(len(rules))]
-    given = of or ("p",)
-    unused = ", ".join(f"(void){item}" for item in given)
+    unused = ", ".join(f"(void){item}" for item in ("m", *of))
     body = "\n".join([f"    {unused};", *lines, "    return -1;"])
-    arguments = ", ".join(f"const double *{item}" for item in given)
-    return f"static const char *const {table}[] = {{{sentences}}};\n{tables}static int32_t {name}({arguments}) {{\n{body}\n}}\n"
+    arguments = ", ".join(["const kc_model *m", *(f"const double *{item}" for item in of)])
+    return f"{tables}static int32_t {name}({arguments}) {{\n{body}\n}}\n"
 
 
 def _parameter(parameter: Parameter, name: str, table: str, rule: str, conditional: bool) -> str:
@@ -148,19 +142,19 @@ def _computed(
     return text, cases
 
 
-def _fact_table(space: Space, facts: dict[str, Fact]) -> str:
+def _fact_table(space: Space, facts: dict[str, Fact], out: CModel) -> None:
     """What the measured values of sizes have in common, in the order in which Python looks at them."""
     places = list(space.parameters)
     rows = [
-        f"    {{{places.index(name)}, {c_integer(fact.step)}, {c_integer(fact.rest)}, {c_string(fact_words(fact))}}}"
+        f"{{{places.index(name)}, {c_integer(fact.step)}, {c_integer(fact.rest)}, {c_string(fact_words(fact))}}}"
         for name, fact in facts.items()
     ]
-    body = ",\n".join(rows or ["    {0, 1, 0, NULL}"])
-    return define(KC_FACTS=len(rows)) + f"static const kc_fact kc_facts[{max(1, len(rows))}] = {{\n{body}\n}};\n"
+    out.rows("kc_fact", "facts", rows, nothing="{0, 1, 0, NULL}")
+    out.fields["fact_count"] = len(rows)
 
 
-def _hull_table(space: Space, hull: dict[str, Range]) -> str:
-    text, rows = "", []
+def _hull_table(space: Space, hull: dict[str, Range], out: CModel) -> None:
+    rows = []
     for place, (name, parameter) in enumerate(space.parameters.items()):
         seen, limit = hull.get(name, Range()), Limit(parameter, hull.get(name))
         rule, values, count, low, high = limit.words, "NULL", 0, -(2**63) + 1, 2**63 - 1
@@ -168,11 +162,10 @@ def _hull_table(space: Space, hull: dict[str, Range]) -> str:
             low, high = 1, 0
         elif seen.labels:
             codes = [parameter.number(index) for index in map(parameter.index, seen.labels) if index is not None]
-            text += array("int64_t", f"kc_hull_{place}", sorted(codes))
+            out.add(array("int64_t", f"kc_hull_{place}", sorted(codes)))
             values, count = f"kc_hull_{place}", len(codes)
         elif seen.low is not None and seen.high is not None:
             low, high = seen.low, seen.high
         numbers = f"{c_integer(low)}, {c_integer(high)}, 1"
-        rows.append(f"    {{{c_string(name)}, {c_string(rule)}, {numbers}, {values}, {count}, 0, 0, 0, 0.0, NULL}}")
-    body = ",\n".join(rows)
-    return f"{text}static const kc_parameter kc_hull[KC_PROBLEM] = {{\n{body}\n}};\n"
+        rows.append(f"{{{c_string(name)}, {c_string(rule)}, {numbers}, {values}, {count}, 0, 0, 0, 0.0, NULL}}")
+    out.rows("kc_parameter", "hull", rows)

@@ -2,77 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from kerncast.arrays import Floats
 from kerncast.compiling.c_forest import at_least_16
+from kerncast.compiling.c_model import CModel
 from kerncast.compiling.lower import Artefact
 from kerncast.compiling.pool import config_columns
 from kerncast.compiling.stages import cut
 from kerncast.compiling.tiers import COMPARED_BY_ALL, COMPARING_FIRST, DecisionTree
 from kerncast.expr import Expr
+from kerncast.expr.nodes import as_expr
 from kerncast.expr.to_c import statements
 from kerncast.learners.trees import Tree
-from kerncast.models.tier import Tier
-from kerncast.writing.c import Sealed, define, integer_type
-
-Function = Callable[[str, Mapping[str, Expr], str], str]
-"""Writes a function of the problem: its name, its outputs, its arguments."""
+from kerncast.writing.c import integer_type
 
 
-def tree_tables(artefact: Artefact, sealed: Sealed, function: Function) -> str:
-    """What `kc_decide` reads; without a tree, that there is none."""
+def tree_tables(artefact: Artefact, out: CModel) -> None:
+    """What the tree reads; without one, that there is none."""
     tree = artefact.tiers.tree if "tree" in artefact.include else None
-    text = define(KC_TREE_ALONE=int(artefact.alone))
+    most = 1 if tree is None else int(tree.compares.max(initial=1))
+    out.sizes |= {"KC_WITH_TREE": int(tree is not None), "KC_WITH_COMPARING": int(most > 1)}
     if tree is None:
-        return text + define(KC_HAS_TREE=0, KC_MOST_COMPARED=1)
+        out.types["kc_place"] = "int8_t"
+        return
     nodes = tree.tree
-    text += define(KC_HAS_TREE=1, KC_TREE_NODES=len(nodes.feature), KC_TREE_FEATURES=max(1, len(tree.program.outputs)))
-    text += function("kc_tree_values", tree.program.outputs, "const double *p")
+    out.fields |= {"has_tree": 1, "tree_nodes": len(nodes.feature), "tree_places": tree.lists.shape[1]}
+    out.sizes["KC_MOST_TREE_FEATURES"] = max(1, len(tree.program.outputs))
+    out.types["kc_place"] = integer_type([*tree.lists.ravel().tolist(), *tree.compares.tolist()])[0]
+    # A tree of one leaf reads nothing, and compilers look for what writes the number that it does not read.
+    out.function("kc_tree_values", tree.program.outputs or {"nothing": as_expr(0.0)})
     for name in ("feature", "left", "right"):
-        text += sealed.array("int32_t", f"kc_tree_{name}", getattr(nodes, name))
-    text += sealed.array("double", "kc_tree_threshold", nodes.threshold)
-    kind = integer_type([*tree.lists.ravel().tolist(), *tree.compares.tolist()])[0]
-    text += f"typedef {kind} kc_place;\n" + define(KC_TREE_PLACES=tree.lists.shape[1])
-    text += sealed.array("int32_t", "kc_tree_list", nodes.value.astype(np.int64))
-    text += sealed.array("kc_place", "kc_tree_lists", tree.lists.ravel())
-    # The portfolio's own array comes with its pool.
-    if Tier.PORTFOLIO in artefact.include:
-        text += define(kc_tree_members="kc_portfolio_members")
-    else:
-        text += sealed.array("int32_t", "kc_tree_members", artefact.members("portfolio"))
-    return text + _comparing(artefact, tree, sealed, function)
+        out.table("int32_t", f"tree_{name}", getattr(nodes, name))
+    out.table("double", "tree_threshold", nodes.threshold)
+    out.table("int32_t", "tree_list", nodes.value.astype(np.int64))
+    out.table("kc_place", "tree_lists", tree.lists.ravel())
+    out.table("int32_t", "tree_members", artefact.members("portfolio"))
+    if most > 1:
+        out.sizes["KC_MOST_COMPARED"] = most
+        _comparing(artefact, tree, out)
 
 
-def _comparing(artefact: Artefact, tree: DecisionTree, sealed: Sealed, function: Function) -> str:
+def _comparing(artefact: Artefact, tree: DecisionTree, out: CModel) -> None:
     """The trees that compare, and what they read: of the problem once per question, of each config from a table."""
-    trees, most = artefact.tiers.comparing, int(tree.compares.max(initial=1))
-    text = define(KC_MOST_COMPARED=most)
-    if most == 1:
-        return text
-    names = artefact.model.manifest.features.names
-    read = sorted({int(number) for each in trees for number in each.feature})
-    stages = cut({names[number]: artefact.features[names[number]] for number in read})
-    of_problem = {**stages.problem, **stages.problem_parts}
-    of_config = config_columns({**stages.config, **stages.config_parts}, artefact.configs, artefact.candidates)
-    place = {name: number for number, name in enumerate([*of_problem, *of_config, *stages.mixed])}
-    members = artefact.members("portfolio")
-    table = np.column_stack([values[members] for values in of_config.values()]) if of_config else np.zeros((0, 0))
-    text += define(
-        KC_COMPARED_OF_PROBLEM=len(of_problem), KC_COMPARED_OF_CONFIG=len(of_config), KC_COMPARED_VALUES=max(1, len(place))
-    )
-    text += sealed.array("kc_place", "kc_tree_compares", tree.compares)
-    text += function("kc_compared_problem", of_problem, "const double *p")
-    text += sealed.array("double", "kc_compared_configs", table.ravel())
-    first = len(of_problem) + len(of_config)
+    compared = Compared.of(artefact)
+    out.fields |= {"compared_of_problem": len(compared.of_problem), "compared_of_config": compared.configs.shape[1]}
+    out.sizes["KC_MOST_COMPARED_VALUES"] = max(1, len(compared.place))
+    out.table("kc_place", "tree_compares", tree.compares)
+    out.function("kc_compared_problem", compared.of_problem)
+    out.table("double", "compared_configs", compared.configs.ravel())
+    first = len(compared.of_problem) + compared.configs.shape[1]
     tables, lines = statements(
-        "kc_compared_mixed", stages.mixed, lambda name: f"x[{place[name]}]", lambda number: f"x[{first + number}]"
+        "kc_compared_mixed", compared.mixed, lambda name: f"x[{compared.place[name]}]", lambda number: f"x[{first + number}]"
     )
-    body = "\n".join(lines)
-    text += f"{tables}static void kc_compared_mixed(double *x) {{\n    (void)x;\n{body}\n}}\n"
-    return text + Joined.of(trees, {number: place[names[number]] for number in read}).tables(sealed)
+    body = "\n".join(["    (void)m, (void)x;", *lines])
+    out.add(f"{tables}static void kc_compared_mixed(const kc_model *m, double *x) {{\n{body}\n}}\n")
+    trees = compared.trees
+    out.types["kc_comparing_id"] = at_least_16(integer_type(trees.nodes.ravel().tolist())[0])
+    out.fields |= {
+        "comparing_count": len(trees.root), "comparing_first": min(COMPARING_FIRST, len(trees.root)),
+        "compared_by_all": COMPARED_BY_ALL,
+    }  # fmt: skip
+    out.table("int32_t", "comparing_root", trees.root)
+    out.add(out.sealed.triples("kc_comparing_node", "kc_comparing_nodes", ("feature", "left", "right"), trees.nodes))
+    out.fields["comparing_nodes"] = "kc_comparing_nodes"
+    out.table("double", "comparing_threshold", trees.threshold)
+    out.table("double", "comparing_leaves", trees.leaves)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What the comparing trees read: of the problem, of each config of the portfolio, and of both."""
+
+    of_problem: dict[str, Expr]
+    configs: Floats
+    """[config of the portfolio, value]"""
+    mixed: dict[str, Expr]
+    place: dict[str, int]
+    """Where each value is: those of the problem, then those of the config, then mixed ones."""
+    trees: Joined
+
+    @classmethod
+    def of(cls, artefact: Artefact) -> Compared:
+        trees, names = artefact.tiers.comparing, artefact.model.manifest.features.names
+        read = sorted({int(number) for each in trees for number in each.feature})
+        stages = cut({names[number]: artefact.features[names[number]] for number in read})
+        of_problem = {**stages.problem, **stages.problem_parts}
+        of_config = config_columns({**stages.config, **stages.config_parts}, artefact.configs, artefact.candidates)
+        place = {name: number for number, name in enumerate([*of_problem, *of_config, *stages.mixed])}
+        members = artefact.members("portfolio")
+        configs = (
+            np.column_stack([values[members] for values in of_config.values()]) if of_config else np.zeros((len(members), 0))
+        )
+        joined = Joined.of(trees, {number: place[names[number]] for number in read})
+        return cls(of_problem, configs, dict(stages.mixed), place, joined)
 
 
 @dataclass(frozen=True)
@@ -95,13 +121,3 @@ class Joined:
         joined = np.concatenate(nodes).astype(np.int64)
         threshold, leaves = (np.concatenate([getattr(tree, name) for tree in trees]) for name in ("threshold", "value"))
         return cls(joined, threshold, leaves, np.array(roots, np.int64))
-
-    def tables(self, sealed: Sealed) -> str:
-        kind = at_least_16(integer_type(self.nodes.ravel().tolist())[0])
-        text = f"typedef struct {{ {kind} feature, left, right; }} kc_comparing_node;\n"
-        first = min(COMPARING_FIRST, len(self.root))
-        text += define(KC_COMPARING=len(self.root), KC_COMPARING_FIRST=first, KC_COMPARED_BY_ALL=COMPARED_BY_ALL)
-        text += sealed.array("int32_t", "kc_comparing_root", self.root)
-        text += sealed.triples("kc_comparing_node", "kc_comparing_nodes", ("feature", "left", "right"), self.nodes)
-        text += sealed.array("double", "kc_comparing_threshold", self.threshold)
-        return text + sealed.array("double", "kc_comparing_leaves", self.leaves)

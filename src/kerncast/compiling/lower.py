@@ -15,7 +15,7 @@ from kerncast.compiling.overrides import Decided
 from kerncast.compiling.tiers import UNSURE, Tiers
 from kerncast.errors import InvalidValue
 from kerncast.expr import Expr
-from kerncast.learners.gbdt import Gbdt
+from kerncast.learners.lowering import Boosted, Lowered
 from kerncast.models.candidates import library_rows, refuse_no_candidates
 from kerncast.models.limits.configs import Reach
 from kerncast.models.model import Model
@@ -58,6 +58,11 @@ class Artefact:
         return {**self.model.featurizer().work().outputs, **self.model.learner.problem_numbers(self.model.family)}
 
     @cached_property
+    def lowered(self) -> Lowered | None:
+        """What the learner computes, as data; None: it writes C itself, or Python answers."""
+        return self.model.learner.lowered(self.model.family, self.work)
+
+    @cached_property
     def problem_rules(self) -> list[Rule]:
         """Rules of the op: a problem that breaks one is not a problem at all."""
         return [Rule(item.name, item.sentence, item.holds) for item in self.model.family.problem.constraints]
@@ -87,8 +92,7 @@ class Artefact:
     @cached_property
     def forests(self) -> Forests | None:
         """The forests of a gbdt; None for models that are computed row by row."""
-        learner = self.model.learner
-        return Forests.of(learner.trees) if isinstance(learner, Gbdt) else None
+        return Forests.of(self.lowered.trees) if isinstance(self.lowered, Boosted) else None
 
     @cached_property
     def small_forest(self) -> Forests | None:

@@ -21,6 +21,7 @@ from kerncast.compiling.lower import lower
 from kerncast.compiling.tiers import Tiers
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
+from kerncast.exporting import Exporter
 from kerncast.exporting.lookup_table import DTYPES, FAMILY, PLAIN
 from kerncast.files.atomic import write_bytes
 from kerncast.learners.trees import Tree
@@ -44,6 +45,35 @@ LISTED = 20
 DEEPEST = 20
 NOT_FP32 = "not_float_32"
 SIZES = {"m": "M", "k": "K", "n": "N"}
+
+
+@dataclass(frozen=True)
+class HeuristicOptions:
+    """The portfolio that the tree chooses from, and how many kernels a leaf lists."""
+
+    loss: float = TierOptions.loss
+    max: int = TierOptions.most
+    top_k: int = LISTED
+
+
+class AutoHeuristicExporter(Exporter):
+    """A module with a tree for Inductor."""
+
+    name = "autoheuristic"
+    doc = "a module for PyTorch's AutoHeuristic"
+    options_type = HeuristicOptions
+
+    def check(self, out: Path) -> None:
+        """Refuse a file that the loader would pass over."""
+        if not re.fullmatch(r"_[A-Za-z0-9_]*\.py", out.name):
+            raise InvalidValue(f"AutoHeuristic loads modules whose names begin with '_' and end in .py, got '{out.name}'")
+
+    def write(self, model: Model, out: Path, options: HeuristicOptions, progress: Progress) -> list[Path]:
+        heuristic = distill_heuristic(model, TierOptions(options.loss, options.max), options.top_k, progress=progress)
+        # The name must be one that the loader takes.
+        write_bytes(out, python_source(model, heuristic).encode("ascii"))
+        progress.say(str(heuristic))
+        return [out]
 
 
 @dataclass(frozen=True)
@@ -106,17 +136,6 @@ def distill_heuristic(model: Model, options: TierOptions, listed: int = LISTED, 
         tree, tuple(everything), tuple(_choice(model, row) for row in portfolio), tuple(columns), conditions,
         count, not judges.all(), efficiency, own,
     )  # fmt: skip
-
-
-def write_heuristic(out: Path, model: Model, heuristic: Heuristic) -> None:
-    """Write the module; its name must be one that the loader takes."""
-    write_bytes(out, python_source(model, heuristic).encode("ascii"))
-
-
-def refuse_name(out: Path) -> None:
-    """Refuse a file that the loader would pass over."""
-    if not re.fullmatch(r"_[A-Za-z0-9_]*\.py", out.name):
-        raise InvalidValue(f"AutoHeuristic loads modules whose names begin with '_' and end in .py, got '{out.name}'")
 
 
 def context_columns(problems: pl.DataFrame) -> dict[str, Floats]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from kerncast.compiling.blob.binding import BlobBinding, compiled_runtime
@@ -9,10 +10,12 @@ from kerncast.compiling.blob.container import MAGIC, unpacked
 from kerncast.compiling.blob.runtime import runtime_header, runtime_source
 from kerncast.compiling.blob.sections import blob
 from kerncast.compiling.lower import Artefact
+from kerncast.exporting import Exporter
 from kerncast.exporting.golden import golden_vectors
-from kerncast.exporting.project import numeric_version, refuse_prefix, write_sources
+from kerncast.exporting.project import CompiledOptions, numeric_version, refuse_prefix, write_sources
 from kerncast.files.artefact import ArtefactKind, Findings
 from kerncast.files.atomic import refuse_existing, write_bytes
+from kerncast.models.model import Model
 from kerncast.progress import QUIET, Progress
 from kerncast.writing.c import filled, packaged_c
 
@@ -20,6 +23,25 @@ SUFFIX = ".kcb"
 # The model that the runtime's project tests itself with.
 TESTED = f"selftest{SUFFIX}"
 PACKAGE = "kerncast.compiling.blob"
+
+
+@dataclass(frozen=True)
+class BlobOptions(CompiledOptions):
+    """A blob, and where its runtime goes."""
+
+    runtime: str | Path | None = None
+
+
+class BlobExporter(Exporter):
+    """A file that a C runtime loads."""
+
+    name = "blob"
+    doc = "a file that a C runtime loads"
+    options_type = BlobOptions
+
+    def write(self, model: Model, out: Path, options: BlobOptions, progress: Progress) -> list[Path]:
+        runtime = None if options.runtime is None else Path(options.runtime)
+        return write_blob(options.lowered(model, progress), out, runtime, options.prefix, progress=progress)
 
 
 def write_blob(

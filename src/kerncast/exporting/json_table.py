@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from kerncast.compiling.overrides import Overrides
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.exporting import Exporter
 from kerncast.files.artefact import ArtefactKind, Findings
 from kerncast.files.atomic import write_bytes
 from kerncast.files.versioned import Versioned
 from kerncast.models.model import Model
+from kerncast.op import Problem
+from kerncast.progress import Progress
+from kerncast.selecting.problem_files import read_problem_file
+from kerncast.selecting.selector import Selector
 from kerncast.version import __version__
 
 FORMAT = "kerncast-choices"
@@ -34,6 +42,39 @@ class ChoicesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 CHOICES_FILE = Versioned(FORMAT, VERSION, ChoicesFile, "a table of choices", "export the model again")
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The problems to choose for, and the configs to choose from."""
+
+    problems: str | Path | Sequence[Problem | Mapping[str, Any]] | None = None
+    configs: Any = None
+    overrides: Overrides | Mapping[str, Any] | str | Path | None = None
+
+
+class JsonExporter(Exporter):
+    """A table of choices."""
+
+    name = "json"
+    doc = "a JSON table of choices"
+    options_type = TableOptions
+
+    def write(self, model: Model, out: Path, options: TableOptions, progress: Progress) -> list[Path]:
+        # Of configs that were given, Python answers.
+        compiled = model.given is None
+        selector = Selector(model, tiers="full", compile=compiled, overrides=options.overrides, progress=progress)
+        problems = problems_of(model, options.problems)
+        progress.stage(f"deciding {len(problems):,} problems")
+        write_table(out, model, [answer.as_json() for answer in selector.select_many(problems)])
+        return [out]
+
+
+def problems_of(model: Model, problems: str | Path | Sequence[Problem | Mapping[str, Any]] | None) -> Sequence[Any]:
+    """The problems to choose for: those given, else the training problems."""
+    if problems is None:
+        return trained_problems(model)
+    return read_problem_file(Path(problems), model.family) if isinstance(problems, str | Path) else list(problems)
 
 
 def trained_problems(model: Model) -> list[dict[str, Any]]:

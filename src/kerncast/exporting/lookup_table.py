@@ -19,11 +19,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kerncast.compiling.overrides import Overrides
 from kerncast.errors import InvalidValue
+from kerncast.exporting import Exporter
+from kerncast.exporting.json_table import problems_of
 from kerncast.families import inductor_templates
 from kerncast.files.atomic import write_bytes
 from kerncast.files.versioned import json_text
+from kerncast.models.model import Model
 from kerncast.op import Family, Problem
+from kerncast.progress import Progress
+from kerncast.selecting.selector import Selector
+from kerncast.selecting.tiers.build import plain_tiers
 
 FAMILY, CPU_FAMILY = "gemm/triton", "gemm/inductor_cpp"
 DTYPES = {"fp64": "torch.float64", "fp32": "torch.float32", "fp16": "torch.float16", "bf16": "torch.bfloat16"}
@@ -44,6 +51,53 @@ SCALARS = "alpha=1&beta=1"
 Config = Mapping[str, Any]
 More = Callable[[Problem], Sequence[Config]]
 """Every config for a problem, best first."""
+
+
+# Compiling a model takes as long as ranking about this many problems in Python.
+WORTH_COMPILING = 500
+
+
+@dataclass(frozen=True)
+class LookupOptions:
+    """The problems, how many configs each gets, and whose the keys are."""
+
+    problems: str | Path | Sequence[Problem | Mapping[str, Any]] | None = None
+    overrides: Overrides | Mapping[str, Any] | str | Path | None = None
+    top_k: int = 1
+    device_name: str | None = None
+
+
+class LookupTableExporter(Exporter):
+    """A table of configs for Inductor."""
+
+    name = "lookup-table"
+    doc = "a lookup table for PyTorch's Inductor"
+    options_type = LookupOptions
+
+    def write(self, model: Model, out: Path, options: LookupOptions, progress: Progress) -> list[Path]:
+        wanted = problems_of(model, options.problems)
+        selector = Selector(
+            model,
+            tiers=plain_tiers(model),
+            tier="full",
+            overrides=options.overrides,
+            compile=len(wanted) > WORTH_COMPILING,
+            progress=progress,
+        )
+        problems = [selector.problem(item) for item in wanted]
+        progress.stage(f"deciding {len(problems):,} problems")
+
+        def best(problem: Problem, count: int) -> list[Config]:
+            return [answer.config for answer in selector.rank(problem, count) if answer.ok and answer.config is not None]
+
+        table = lookup_table(
+            model.family, ((problem, best(problem, options.top_k)) for problem in problems),
+            lambda problem: best(problem, len(selector.configs)), options.device_name,
+        )  # fmt: skip
+        write_lookup_table(out, table)
+        for note in table.notes():
+            progress.say(note)
+        return [out]
 
 
 @dataclass

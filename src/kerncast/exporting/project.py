@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from kerncast.compiling.blob.embedded import tables_source
 from kerncast.compiling.c99 import c_source
 from kerncast.compiling.header import c_header
-from kerncast.compiling.lower import Artefact
+from kerncast.compiling.lower import Artefact, lower
+from kerncast.compiling.overrides import Overrides, decide
 from kerncast.compiling.packaged import packaged
 from kerncast.errors import InvalidValue
+from kerncast.exporting import Exporter
 from kerncast.exporting.cpp import cpp_header
 from kerncast.exporting.golden import golden_decisions, golden_vectors
 from kerncast.files.artefact import ArtefactKind, Findings, PathContents
 from kerncast.files.atomic import build_directory, refuse_existing
 from kerncast.files.checksums import file_checksum
 from kerncast.files.versioned import Versioned
+from kerncast.models.given import for_export
+from kerncast.models.model import Model
+from kerncast.models.tier import CHOOSING, Tier
 from kerncast.progress import QUIET, Progress
+from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_named
 from kerncast.version import __version__
 from kerncast.writing.c import KEYWORDS, c_integer, c_number, filled, plain_words
 
 # Names of other files, functions and namespaces.
 TAKEN = ("selftest", "main", "std")
 EXPORT = "export.json"
-# How a model is written in C: as code and tables of numbers, or as packed tables that an interpreter reads.
-FORMS = ("code", "tables")
 
 
 class ExportFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -47,17 +52,62 @@ class ExportFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 EXPORT_FILE = Versioned("kerncast-export", 1, ExportFile, "the manifest of an exported model", "export the model again")
 
 
-def write_project(
-    artefact: Artefact, out: Path, prefix: str = "kerncast", *, form: str = FORMS[0], progress: Progress = QUIET
-) -> list[Path]:
+@dataclass(frozen=True)
+class CompiledOptions:
+    """What is compiled into a program."""
+
+    tiers: tuple[Tier, ...] = CHOOSING
+    prefix: str = "kerncast"
+    loss: float = TierOptions.loss
+    max: int = TierOptions.most
+    configs: Any = None
+    overrides: Overrides | Mapping[str, Any] | str | Path | None = None
+
+    def lowered(self, model: Model, progress: Progress) -> Artefact:
+        """The model with these tiers, ready to be written. Of configs that were given, the model scores each."""
+        offered = model.given is not None
+        slim = model.slim and bool(model.family.config.parameters)
+        if (offered or slim) and self.tiers not in (CHOOSING, (Tier.FULL,)):
+            which = "of configs that are given" if offered else "of a slim model"
+            raise InvalidValue(
+                f"`tiers` {which} are full alone, got '{','.join(self.tiers)}': portfolio and tree are built from measurements"
+            )
+        model = for_export(model)
+        decided = None if self.overrides is None else decide(model, self.overrides)
+        for note in decided.notes if decided is not None else ():
+            progress.say(note)
+        if offered or slim:
+            return lower(model, plain_tiers(model), [Tier.FULL], decided)
+        built, include = tiers_named(model, self.tiers, TierOptions(self.loss, self.max), progress=progress)
+        if built.tree is None and len(include) > 1:  # a family with nothing to choose has no tree
+            include = tuple(tier for tier in include if tier is not Tier.TREE)
+        if built.judged is not None:
+            answered, loss = built.judged
+            progress.say(
+                f"of held-out problems the tree answers {answered:.0%}, and loses {loss:.1%} to the model's own choice; where "
+                "it is unsure, it gives a status and a fallback"
+            )
+        return lower(model, built, include, decided)
+
+
+class CExporter(Exporter):
+    """C with everything in it."""
+
+    name = "c"
+    doc = "C99 with a C++17 header"
+    options_type = CompiledOptions
+
+    def write(self, model: Model, out: Path, options: CompiledOptions, progress: Progress) -> list[Path]:
+        return write_project(options.lowered(model, progress), out, options.prefix, progress=progress)
+
+
+def write_project(artefact: Artefact, out: Path, prefix: str = "kerncast", *, progress: Progress = QUIET) -> list[Path]:
     """Write the exported C to a new directory, whole or not at all."""
     refuse_prefix(prefix)
-    if form not in FORMS:
-        raise InvalidValue(f"`form` is {' or '.join(FORMS)}, got '{form}'")
     refuse_existing(out)
     progress.stage("writing C")
     files = {
-        f"{prefix}.c": c_source(artefact, prefix) if form == "code" else tables_source(artefact, prefix),
+        f"{prefix}.c": c_source(artefact, prefix),
         f"{prefix}.h": c_header(artefact, prefix),
         f"{prefix}.hpp": cpp_header(artefact, prefix),
         "CMakeLists.txt": cmake_lists(prefix),
@@ -65,7 +115,6 @@ def write_project(
     }
     progress.stage("computing golden vectors")
     files["selftest.c"] = self_test(artefact, prefix)
-
     return write_sources(artefact, out, {name: text.encode() for name, text in files.items()})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path
@@ -21,6 +21,7 @@ from kerncast.expr import Expr
 from kerncast.files.foreign import refuse_large_archive
 from kerncast.learners.c_source import CScope, CSource
 from kerncast.learners.knobs import refuse_bad_values
+from kerncast.learners.lowering import Lowered
 from kerncast.learners.target import Target
 from kerncast.op import Family
 from kerncast.progress import QUIET, Progress
@@ -116,8 +117,12 @@ class Learner(abc.ABC):
         """The numbers of trees, leaves, weights …, for the manifest."""
         return {}
 
+    def lowered(self, family: Family, values: Collection[str]) -> Lowered | None:
+        """The same predictions as data; None: they are none of those kinds. `values` are the numbers of the problem."""
+        return None
+
     def c_source(self, scope: CScope) -> CSource | None:
-        """The same predictions in C. None: there is no C for it, Python answers, and it cannot be exported to C."""
+        """The same predictions in C, of a learner that is not lowered. None: Python answers, and it cannot be exported to C."""
         return None
 
     def problem_numbers(self, family: Family) -> dict[str, Expr]:

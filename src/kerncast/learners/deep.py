@@ -10,7 +10,7 @@ two can be blended for choosing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from msgspec import Meta
 
 from kerncast.arrays import Floats, Ints
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.learners.c_source import CScope, CSource, learn_function
 from kerncast.learners.contract import (
     Fitting,
     Learner,
@@ -34,12 +33,13 @@ from kerncast.learners.contract import (
     refuse_other_shape,
     write_arrays,
 )  # fmt: skip
+from kerncast.learners.lowering import ADD, COPY, INPUT, RAW, A, B, D, Network
 from kerncast.learners.mlp import BATCH_SIZE, EPOCHS, HIDDEN, Scaling
 from kerncast.learners.ranking import BLEND, TEMPERATURE, wanted_shares
 from kerncast.learners.target import Target
+from kerncast.op import Family
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
-from kerncast.writing.c import c_number
 
 Weights = dict[str, Any]
 
@@ -175,26 +175,28 @@ class Deep(Learner):
     def size(self) -> dict[str, int]:
         return {"weights": sum(int(value.size) for value in self.weights_.values())}
 
-    def c_source(self, scope: CScope) -> CSource:
-        text, width = self.scaling_.in_c()
-        shape = layout(self.scaling_, self._knobs)
-        for name, weights in self.weights_.items():
-            text += scope.sealed.array("double", f"kc_{name}", np.asarray(weights, np.float64).ravel())
-        widest, outputs = max([*shape.widths, 8]), int(np.asarray(self.weights_["head"]).shape[1])
-        middle, spread = (c_number(float(value)) for value in self.center_)
-        body = [
-            f"double in[{width}], a[{widest}], b[{widest}], d[{widest}];",
-            "kc_scale(x, in);",
-            f"kc_dense(in, {shape.plain}, kc_plain, kc_bias, {shape.widths[0]}, 0, a);",
-            *_layers_in_c(shape, self.weights_),
-            f"kc_dense(a, {shape.widths[-1]}, kc_head, kc_head_bias, {outputs}, 1, raw);",
-            f"raw[0] = raw[0] * {spread} + {middle};",
-        ]
-        function = learn_function("".join(f"    {line}\n" for line in body))
-        if outputs == 1:
-            return CSource(text + function)
-        own, other = (c_number(value) for value in (1.0 - self._knobs.blend, self._knobs.blend))
-        return CSource(text + function, outputs, f"{own} * kc_log_time(raw[0], v) + {other} * raw[1]")
+    def lowered(self, family: Family, values: Collection[str]) -> Network:
+        weights, shape, blend = self.weights_, layout(self.scaling_, self._knobs), self._knobs.blend
+        outputs = int(np.asarray(weights["head"]).shape[1])
+        middle, spread = (float(value) for value in self.center_)
+        network = Network(self.scaling_, middle, spread, None if outputs == 1 else (1.0 - blend, blend))
+        first = np.asarray(weights["plain"]).reshape(shape.plain, shape.widths[0])
+        network.dense(INPUT, 0, first, weights["bias"], False, A)
+        for place, (start, _) in enumerate(shape.categorical):
+            network.dense(INPUT, start, weights[f"embedding{place}"], None, False, B)
+            network.dense(B, 0, weights[f"mixing{place}"], None, False, D)
+            network.move(ADD, D, shape.widths[0], A)
+        for stage, columns in enumerate(shape.widths):
+            if stage:
+                network.dense(A, 0, weights[f"stage{stage}"], weights[f"stage{stage}_bias"], True, B)
+                network.move(COPY, B, columns, A)
+            for block in range(shape.blocks):
+                name = f"block{stage}_{block}"
+                network.dense(A, 0, weights[f"{name}_in"], weights[f"{name}_in_bias"], True, B)
+                network.dense(B, 0, weights[f"{name}_out"], weights[f"{name}_out_bias"], True, D)
+                network.move(ADD, D, columns, A)
+        network.dense(A, 0, weights["head"], weights["head_bias"], True, RAW)
+        return network
 
 
 @dataclass(frozen=True)
@@ -232,33 +234,6 @@ def network(shape: Layout, weights: Weights, inputs: Any) -> Any:
             inner = (values.clip(min=0.0) @ weights[f"{name}_in"] + weights[f"{name}_in_bias"]).clip(min=0.0)
             values = values + inner @ weights[f"{name}_out"] + weights[f"{name}_out_bias"]
     return values.clip(min=0.0) @ weights["head"] + weights["head_bias"]
-
-
-def _layers_in_c(shape: Layout, weights: Weights) -> list[str]:
-    """C statements for what `network` does between the plain inputs and the head; values stay in `a`."""
-    first, found = shape.widths[0], []
-    for place, (start, stop) in enumerate(shape.categorical):
-        size = np.asarray(weights[f"embedding{place}"]).shape[1]
-        found += [
-            f"kc_dense(in + {start}, {stop - start}, kc_embedding{place}, NULL, {size}, 0, b);",
-            f"kc_dense(b, {size}, kc_mixing{place}, NULL, {first}, 0, d);",
-            f"for (int32_t i = 0; i < {first}; i++) a[i] += d[i];",
-        ]
-    for stage, columns in enumerate(shape.widths):
-        if stage:
-            rows = shape.widths[stage - 1]
-            found += [
-                f"kc_dense(a, {rows}, kc_stage{stage}, kc_stage{stage}_bias, {columns}, 1, b);",
-                f"memcpy(a, b, {columns} * sizeof *a);",
-            ]
-        for block in range(shape.blocks):
-            name = f"kc_block{stage}_{block}"
-            found += [
-                f"kc_dense(a, {columns}, {name}_in, {name}_in_bias, {columns}, 1, b);",
-                f"kc_dense(b, {columns}, {name}_out, {name}_out_bias, {columns}, 1, d);",
-                f"for (int32_t i = 0; i < {columns}; i++) a[i] += d[i];",
-            ]
-    return found
 
 
 def initial_weights(scaling: Scaling, options: DeepOptions, seed: int) -> Weights:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -38,11 +38,13 @@ from kerncast.learners.growing import Bins, Grower, Part, Task, has_many_rows, r
 from kerncast.learners.leaf_shift import shifted
 from kerncast.learners.library_choice import grow_library_trees
 from kerncast.learners.lightgbm_text import load_forest, read_trees
+from kerncast.learners.lowering import Boosted
 from kerncast.learners.own_trees import Kinds, branches, grown, identifying, joined, telling_apart, without
 from kerncast.learners.packed_forest import PackedForest, packed, unpacked
 from kerncast.learners.ranking import BLEND, TEMPERATURE
 from kerncast.learners.target import Target
 from kerncast.learners.trees import Tree, as_arrays, from_arrays, sum_of
+from kerncast.op import Family
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
 
@@ -395,6 +397,13 @@ class Gbdt(Learner):
                 gain = np.asarray(forest.feature_importance("gain"), dtype=np.float64)
                 gains += gain / max(gain.sum(), 1e-300)
         return dict(zip(self.names_, (gains / max(gains.sum(), 1e-300)).tolist(), strict=True))
+
+    def lowered(self, family: Family, values: Collection[str]) -> Boosted:
+        if "rank" not in self.trees:
+            return Boosted(self.trees)
+        assert isinstance(self.options, GbdtOptions)
+        assert self.options.blend is not None
+        return Boosted(self.trees, 1.0 - self.options.blend, self.options.blend * self.options.temperature)
 
     def size(self) -> dict[str, int]:
         grown = {

@@ -11,7 +11,6 @@ between points half the group apart; up to a quarter of the points may be anywhe
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -24,13 +23,12 @@ from kerncast.errors import InvalidValue
 from kerncast.expr import Expr
 from kerncast.files.foreign import guarded
 from kerncast.files.parquet import read_parquet
-from kerncast.learners.c_source import CScope, CSource, learn_function
 from kerncast.learners.contract import Fitting, Learner, Options, Output
+from kerncast.learners.lowering import Lines
 from kerncast.learners.target import Target
 from kerncast.op import Family
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
-from kerncast.writing.c import define, packaged_c
 
 FILE = "lines.parquet"
 # The fewest different sizes that make a line; a group with fewer uses the line of all rows.
@@ -58,20 +56,6 @@ def sizes(rows: Rows) -> Floats:
 
 def _no_size(family: Family) -> InvalidValue:
     return InvalidValue(f"op {family.op.name} declares no line_size and no work, and a line needs a size: use another model")
-
-
-@dataclass(frozen=True)
-class Lines:
-    """Lines in the order of their keys; the last one, which has no key, is for any other key."""
-
-    keys: Floats
-    """[line, column]"""
-    lines: Floats
-    """[line, (intercept, slope, shortest)]"""
-    reads: tuple[int, ...]
-    """What each column is compared with: a problem parameter by its place, or, after these, a config parameter."""
-    size: str
-    """The number of the problem that the time grows with."""
 
 
 class Linear(Learner):
@@ -158,7 +142,7 @@ class Linear(Learner):
         program = family.op.line_program
         return {} if program is None else {"line_size": program.outputs["size"]}
 
-    def exported(self, family: Family, values: Collection[str]) -> Lines:
+    def lowered(self, family: Family, values: Collection[str]) -> Lines:
         """The lines as C and a blob read them; `values` are the numbers of the problem that are known there."""
         columns = self._columns(family)
         size = next((name for name in ("line_size", "roofline_ns", "bytes", "flops") if name in values), None)
@@ -181,16 +165,6 @@ class Linear(Learner):
         numbers = lines.select("intercept", "slope", "shortest").to_numpy()[order] if lines.height else np.empty((0, 3))
         others = np.array([[float(pooled[name] or 0.0) for name in ("intercept", "slope", "shortest")]])
         return Lines(keys[order], np.concatenate([numbers, others]), tuple(reads), size)
-
-    def c_source(self, scope: CScope) -> CSource:
-        found, problems = self.exported(scope.family, scope.values), len(scope.family.problem.parameters)
-        text = define(KC_LINES=len(found.keys), KC_LINE_COLUMNS=len(found.reads))
-        text += scope.sealed.array("double", "kc_line_keys", found.keys.ravel())
-        text += scope.sealed.array("double", "kc_lines", found.lines.ravel())
-        reads = [f"p[{place}]" if place < problems else f"c[{place - problems}]" for place in found.reads]
-        body = f"    const double key[{max(1, len(reads))}] = {{{', '.join(reads) or '0'}}};\n"
-        body += f"    raw[0] = kc_encode(kc_line_time(key, v[{scope.values[found.size]}]), v);\n"
-        return CSource(text + packaged_c(__package__, "lines.c") + learn_function(body))
 
 
 def _fitted(averaged: pl.DataFrame, by: list[str]) -> pl.DataFrame:

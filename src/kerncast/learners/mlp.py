@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -13,7 +14,6 @@ from msgspec import Meta
 from kerncast import libm
 from kerncast.arrays import Floats
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.learners.c_source import CScope, CSource, learn_function
 from kerncast.learners.contract import (
     Fitting,
     Learner,
@@ -25,6 +25,8 @@ from kerncast.learners.contract import (
     refuse_other_shape,
     write_arrays,
 )  # fmt: skip
+from kerncast.learners.lowering import INPUT, RAW, A, B, Network
+from kerncast.op import Family
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
 from kerncast.writing.c import c_number, packaged_c
@@ -211,19 +213,15 @@ class Mlp(Learner):
     def size(self) -> dict[str, int]:
         return {"weights": sum(w.size + b.size for w, b in self.layers_)}
 
-    def c_source(self, scope: CScope) -> CSource:
-        text, width = self.scaling_.in_c()
-        widest = max([width, *(weights.shape[1] for weights, _ in self.layers_)])
-        body = f"    double a[{widest}], b[{widest}];\n    kc_scale(x, a);\n"
-        source, target = "a", "b"
+    def lowered(self, family: Family, values: Collection[str]) -> Network:
+        middle, spread = (float(value) for value in self.center_)
+        network = Network(self.scaling_, middle, spread)
+        source, target = INPUT, A
         for number, (weights, bias) in enumerate(self.layers_):
-            own, shift = f"kc_weights_{number}", f"kc_bias_{number}"
-            text += scope.sealed.array("double", own, weights.ravel()) + scope.sealed.array("double", shift, bias)
-            rows, columns = weights.shape
-            body += f"    kc_dense({source}, {rows}, {own}, {shift}, {columns}, {int(number > 0)}, {target});\n"
-            source, target = target, source
-        middle, spread = (c_number(float(value)) for value in self.center_)
-        return CSource(text + learn_function(f"{body}    raw[0] = {source}[0] * {spread} + {middle};\n"))
+            last = number == len(self.layers_) - 1
+            network.dense(source, 0, weights, bias, number > 0, RAW if last else target)
+            source, target = target, B if target == A else A
+        return network
 
 
 def forward(layers: list[tuple[Floats, Floats]], inputs: Floats) -> Floats:

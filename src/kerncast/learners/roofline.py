@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from kerncast.errors import InvalidValue
-from kerncast.learners.c_source import CScope, CSource, learn_function
 from kerncast.learners.contract import Fitting, Learner, Options, Output, read_arrays, write_arrays
+from kerncast.learners.lowering import Level
+from kerncast.op import Family
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
-from kerncast.writing.c import c_number
 
 
 class Roofline(Learner):
@@ -42,5 +43,5 @@ class Roofline(Learner):
         learner.level_ = float(read_arrays(folder / "roofline.npz")["level"])
         return learner
 
-    def c_source(self, scope: CScope) -> CSource:
-        return CSource(learn_function(f"    raw[0] = {c_number(self.level_)};\n"))
+    def lowered(self, family: Family, values: Collection[str]) -> Level:
+        return Level(self.level_)

@@ -7,7 +7,7 @@ string or comment that they are part of.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 
@@ -108,28 +108,9 @@ def array(kind: str, name: str, values: Sequence[int] | npt.NDArray[np.generic],
     return f"static const {kind} {name}[{len(texts)}] = {{\n    {lines}\n}};\n"
 
 
-def c_lines(name: str, data: bytes, width: int = 4_000) -> str:
-    """Bytes as an array of strings, five characters for four bytes (base 85), without `"`, `?` and backslashes."""
-    words = np.frombuffer(data + bytes(-len(data) % 4), ">u4").astype(np.int64)
-    digits = np.column_stack([words // 85**power % 85 for power in (4, 3, 2, 1, 0)]).ravel() + 35
-    digits += digits >= 63
-    digits += digits >= 92
-    text = digits.astype(np.uint8).tobytes().decode("ascii")
-    # C99 promises no more than 4,095 characters in a string.
-    lines = ",\n".join(f'"{text[i : i + width]}"' for i in range(0, len(text), width)) or '""'
-    return f"static const char *const {name}[] = {{\n{lines}}};\n"
-
-
 def define(**values: int | str) -> str:
     """`#define` lines."""
     return "".join(f"#define {name} {value}\n" for name, value in values.items())
-
-
-def renamed(text: str, names: Mapping[str, str]) -> str:
-    """Text with some prefixes of identifiers replaced."""
-    for old, new in names.items():
-        text = re.sub(rf"\b{old}", new, text)
-    return text
 
 
 def with_prefix(text: str, prefix: str) -> str:

@@ -21,9 +21,9 @@ from kerncast.writing.shell import word
 @model_argument()
 @store_of_model
 @click.option(
-    "--to", type=click.Choice(["c", "blob", "json", "csv", "lookup-table", "autoheuristic"]), default="c", show_default=True,
-    help="C99 with a C++17 header, a file that a C runtime loads, a JSON table of choices, CSV (the lines of a linear model; a "
-    "folder with the weights of an mlp), or files for PyTorch's Inductor.",
+    "--to", default="c", show_default=True, metavar="TARGET", shell_complete=completing.export_targets,
+    help="C99 with a C++17 header (c), a file that a C runtime loads (blob), a JSON table of choices (json), CSV (the lines of "
+    "a linear model; a folder with the weights of an mlp), or files for PyTorch's Inductor (lookup-table, autoheuristic).",
 )  # fmt: skip
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), metavar="DIR|FILE", help="The path to write; it must not exist."
@@ -33,8 +33,6 @@ from kerncast.writing.shell import word
 @click.option("--prefix", default="kerncast", show_default=True, metavar="NAME",
               help="With c, blob: prefix of functions, types and files; each artefact in a program needs its own. CMake: "
               "kerncast::NAME, find_package(kerncast_NAME).")  # fmt: skip
-@click.option("--form", type=click.Choice(["code", "tables"]), default="code", show_default=True,
-              help="With c: generated code, or packed tables with an interpreter: a quarter of the source.")  # fmt: skip
 @click.option("--runtime", type=click.Path(path_type=Path), metavar="DIR",
               help="With blob: also write the C runtime to this new folder, with CMakeLists.txt and a self-test.")  # fmt: skip
 @click.option("--problems", type=click.Path(path_type=Path), metavar="FILE",

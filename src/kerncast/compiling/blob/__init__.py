@@ -1,5 +1,5 @@
 """A model as one binary file, and the fixed C runtime that reads it.
 
 The file holds the tables that `compiling/c99.py` writes as C, and the expressions as bytecode. The runtime is the engine of
-`compiling/c/` with every table read from the file (`lifting.py`), so both give the same answers.
+`compiling/c/` over a `kc_model` that is filled from the file, so both give the same answers.
 """

@@ -7,10 +7,9 @@ import numpy as np
 from kerncast.compiling.blob.bytecode import Programs, places_of
 from kerncast.compiling.blob.spaces import Tables, doubles, ints
 from kerncast.compiling.c_forest import ForestPlan, tree_nodes
-from kerncast.compiling.c_tree import Joined
+from kerncast.compiling.c_tree import Compared
 from kerncast.compiling.lower import Artefact
-from kerncast.compiling.pool import Combinations, config_columns, make_pool
-from kerncast.compiling.stages import cut
+from kerncast.compiling.pool import Combinations, make_pool
 from kerncast.compiling.tiers import DecisionTree
 from kerncast.errors import InvalidValue
 
@@ -21,11 +20,8 @@ MOST_CONDITIONS, MOST_NODES, MOST_CONFIGS = 60_000, 32_000, 60_000
 def forest_tables(plan: ForestPlan, places: dict[str, int], programs: Programs) -> Tables:
     """The trees of a plan, and what is computed before them."""
     forests, name = plan.forests, plan.name
-    trees = [tree for bags in forests.trees.values() for bag in bags for tree in bag]
-    rules = len(plan.artefact.mixed_rules)
-    # A rule is the condition `holds <= 0.5`: it is met by the configs that break the rule.
-    thresholds = np.concatenate([*forests.thresholds.values(), np.full(rules, 0.5)])
-    _refuse_more(len(thresholds) + 2 * len(plan.slots) + 2, MOST_CONDITIONS, "conditions")
+    trees, thresholds = plan.every_tree, plan.thresholds
+    _refuse_more(plan.most_rows, MOST_CONDITIONS, "conditions")
     _refuse_more(max(len(tree.value) for tree in trees), MOST_NODES, "leaves in a tree")
     ordered = [tree.preorder() for tree in trees]
     nodes = np.concatenate([tree_nodes(forests, tree) for tree in ordered])
@@ -107,22 +103,15 @@ def tree_tables(tree: DecisionTree) -> Tables:
 
 def comparing_tables(artefact: Artefact, programs: Programs, place: dict[str, int]) -> tuple[Tables, int, int]:
     """The trees that compare the configs of a list; the programs of what they read of the problem, and of both."""
-    trees, names = artefact.tiers.comparing, artefact.model.manifest.features.names
-    read = sorted({int(number) for each in trees for number in each.feature})
-    stages = cut({names[number]: artefact.features[names[number]] for number in read})
-    of_problem = {**stages.problem, **stages.problem_parts}
-    of_config = config_columns({**stages.config, **stages.config_parts}, artefact.configs, artefact.candidates)
-    own = {name: number for number, name in enumerate([*of_problem, *of_config, *stages.mixed])}
-    members = artefact.members("portfolio")
-    table = np.column_stack([values[members] for values in of_config.values()]) if of_config else np.zeros((0, 0))
-    joined = Joined.of(trees, {number: own[names[number]] for number in read})
+    compared = Compared.of(artefact)
+    trees, configs = compared.trees, compared.configs
     tables = {
-        "compared.configs": doubles(table),
-        "comparing.root": ints(joined.root),
-        "comparing.nodes": ints(joined.nodes),
-        "comparing.threshold": doubles(joined.threshold),
-        "comparing.leaves": doubles(joined.leaves),
-        "compared.counts": ints([len(of_problem), len(of_config), len(stages.mixed)]),
+        "compared.configs": doubles(configs),
+        "comparing.root": ints(trees.root),
+        "comparing.nodes": ints(trees.nodes),
+        "comparing.threshold": doubles(trees.threshold),
+        "comparing.leaves": doubles(trees.leaves),
+        "compared.counts": ints([len(compared.of_problem), configs.shape[1], len(compared.mixed)]),
     }
-    problem = programs.add(of_problem.values(), place.__getitem__)
-    return tables, problem, programs.add(stages.mixed.values(), own.__getitem__)
+    problem = programs.add(compared.of_problem.values(), place.__getitem__)
+    return tables, problem, programs.add(compared.mixed.values(), compared.place.__getitem__)

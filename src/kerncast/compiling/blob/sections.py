@@ -24,6 +24,7 @@ from kerncast.compiling.blob.spaces import (
     rule_tables,
     space_tables,
 )
+from kerncast.compiling.c99 import Blend
 from kerncast.compiling.c_forest import forest_plans, values_of_problems
 from kerncast.compiling.golden import Golden
 from kerncast.compiling.header import schema_number
@@ -31,13 +32,10 @@ from kerncast.compiling.lower import Artefact
 from kerncast.compiling.tiers import COMPARED_BY_ALL, COMPARING_FIRST
 from kerncast.errors import InvalidValue
 from kerncast.expr import Expr
-from kerncast.learners.deep import Deep, DeepOptions
-from kerncast.learners.gbdt import Gbdt, GbdtOptions
-from kerncast.learners.roofline import Roofline
+from kerncast.learners.lowering import Boosted, Level, Lines, Network
 
 # Limits of the runtime, most of them sizes of arrays on its stack.
 MOST = {"parameters": 48, "values": 2_048, "features": 1_024, "raw": 64, "listed": 64, "programs": 60_000}
-FORESTS = ("time", "rank", "valid", "library")
 # The numbers in the table `facts`, in order. Append only, with a new version.
 FACTS = (
     "problem", "config", "candidates", "features", "values", "kind", "raw", "schema", "describe",
@@ -56,7 +54,7 @@ def blob(artefact: Artefact, golden: Sequence[Golden] = ()) -> bytes:
     """The bytes of the file, with golden vectors for its self-test; models that the runtime cannot hold are refused by name."""
     refuse_unknown(artefact)
     if artefact.alone:
-        raise InvalidValue("a tree alone is small enough as C: use `to=c` and `form=code`, or name more `tiers`")
+        raise InvalidValue("a tree alone is small enough as C: use `to=c`, or name more `tiers`")
     return packed(_Sections(artefact).tables() | _golden(artefact, golden))
 
 
@@ -155,7 +153,7 @@ class _Sections:
         self.facts |= {
             "problem": len(self.family.problem.parameters), "config": len(self.family.config.parameters),
             "candidates": self.artefact.candidates, "features": len(self.artefact.features), "values": len(self.values),
-            "kind": KINDS[type(self.model.learner)], "describe": self.texts.place(described(self.artefact)),
+            "kind": KINDS[type(self.artefact.lowered)], "describe": self.texts.place(described(self.artefact)),
             "schema": int(np.uint64(schema_number(self.artefact)).astype(np.int64)),
             "target_log": int(target.log), "target_rate": int(target.higher_is_faster),
             "target_base": -1 if base is None else self.places[base], "target_tflops": int(target.name == "tflops"),
@@ -165,38 +163,35 @@ class _Sections:
         }  # fmt: skip
 
     def _learner(self) -> Tables:
-        learner = self.model.learner
-        if isinstance(learner, Gbdt):
-            self._blend(learner)
-            return {}
+        lowered = self.artefact.lowered
         self.facts["raw"] = 1
-        if isinstance(learner, Roofline):
-            self.numbers["level"] = learner.level_
-            return {}
-        if type(learner) in KINDS and KINDS[type(learner)] == 2:
-            tables, self.facts["line_size"] = line_tables(self.artefact, self.places)
-            return tables
-        tables, self.facts["raw"], (self.numbers["middle"], self.numbers["spread"]) = network_tables(self.artefact)
-        if isinstance(learner, Deep) and isinstance(learner.options, DeepOptions) and self.facts["raw"] > 1:
-            self.numbers["blend_own"], self.numbers["blend_other"] = 1.0 - learner.options.blend, learner.options.blend
-        return tables
+        match lowered:
+            case Boosted():
+                self._blend(lowered)
+            case Level():
+                self.numbers["level"] = lowered.value
+            case Lines():
+                self.facts["line_size"] = self.places[lowered.size]
+                return line_tables(lowered)
+            case Network():
+                self.facts["raw"] = lowered.outputs
+                self.numbers["middle"], self.numbers["spread"] = lowered.middle, lowered.spread
+                if lowered.blend is not None:
+                    self.numbers["blend_own"], self.numbers["blend_other"] = lowered.blend
+                return network_tables(lowered)
+        return {}
 
-    def _blend(self, learner: Gbdt) -> None:
+    def _blend(self, boosted: Boosted) -> None:
         """How the sums of the forests become a score, and how far rounded sums may be off."""
-        assert isinstance(learner.options, GbdtOptions)
-        plan, own, weight = self.plans["model"], 1.0, 0.0
-        trees = plan.forests.trees
-        for name in FORESTS:
-            self.facts[f"{name}_forests"] = len(trees.get(name, ()))
-        self.facts["raw"] = sum(len(bags) for bags in trees.values())
-        if list(trees) != [name for name in FORESTS if name in trees] or self.facts["raw"] > MOST["raw"]:
-            raise InvalidValue(f"a blob cannot hold the forests {', '.join(trees)}: export the model to C instead")
-        if "rank" in trees:
-            assert learner.options.blend is not None
-            own, weight = 1.0 - learner.options.blend, learner.options.blend * learner.options.temperature
-        self.numbers |= {
-            "own": own, "weight": weight, "rough_scale": plan.rough_scale(), "rough_error": plan.rough_error(),
-        }  # fmt: skip
+        plan = self.plans["model"]
+        blend = Blend.of(boosted, plan)
+        self.facts |= {f"{name}_forests": len(bags) for name, bags in plan.forests.trees.items()}
+        self.facts["raw"] = blend.outputs
+        if blend.outputs > MOST["raw"]:
+            raise InvalidValue(
+                f"a blob has at most {MOST['raw']} forests, and this model {blend.outputs}: export it to C instead"
+            )
+        self.numbers |= {name: value for name, value in blend.fields.items() if name in NUMBERS}
         target = self.model.target
         self.facts["screens"] = int(target.log and not target.higher_is_faster)
 

@@ -129,11 +129,13 @@ def label_tables(artefact: Artefact, texts: Texts) -> Tables:
     known, space = artefact.model.labels, artefact.model.family.problem
     by, names = (known.by, known.names) if known else ((), {})
     numbers = [_number(space.parameters[name], value) for key in names for name, value in zip(by, key, strict=True)]
-    found = [-1 if name is None else texts.place(name) for row in names.values() for name in row]
+    labels = list(dict.fromkeys(name for row in names.values() for name in row if name is not None))
+    places = {name: place for place, name in enumerate(labels)}
     return {
         "label.places": ints([list(space.parameters).index(name) for name in by]),
         "label.values": longs(numbers),
-        "label.texts": ints(found),
+        "label.names": ints([texts.place(name) for name in labels]),
+        "label.texts": ints([-1 if name is None else places[name] for row in names.values() for name in row]),
     }
 
 
@@ -153,7 +155,8 @@ def candidate_tables(artefact: Artefact) -> Tables:
         "tried.low": doubles(tried.low[first]),
         "tried.high": doubles(tried.high[first]),
         "tried.labels": np.ascontiguousarray(tried.labels[first]).view(np.int64).ravel(),
-        "tried.band": ints(artefact.bands),
+        # Of candidates that are in no tier of the artefact, it is never read.
+        "tried.band": ints(np.maximum(artefact.bands, 0)),
         "denied": ints(decided.denied if decided else none),
         "pin.keys": longs(decided.patterns if decided else none),
         "pin.candidates": ints(decided.pinned if decided else none),

@@ -3,3 +3,4 @@ void kerncast_select_many(kerncast_context *context, const kerncast_problem *pro
     if (answers == NULL) return;
     for (size_t i = 0; i < count; i++) kerncast_select(context, problems == NULL ? NULL : &problems[i], tier, &answers[i]);
 }
+

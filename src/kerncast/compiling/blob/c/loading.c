@@ -1,5 +1,7 @@
 /* -- loading ------------------------------------------------------------------------------------------- */
 
+static const char *const kc_flag_names[2] = {"false", "true"};
+
 /* Nothing that is read from a file is used before it is checked here: every number that says where something is lies inside its
    table, programs and trees have no loops, and no part is used twice, so that the work of an answer is limited by the file's
    size. */
@@ -11,7 +13,7 @@ typedef struct {
 } kc_entry;
 
 typedef struct {
-    struct kerncast_model *m;
+    kc_model *m;
     const unsigned char *bytes;
     const kc_entry *entries;
     uint32_t tables;
@@ -42,8 +44,8 @@ static void *kc_take(kc_loading *l, size_t count, size_t size) {
         kc_fault(l, KERNCAST_TOO_SMALL, "there is not enough memory for the model%s", "");
         return NULL;
     }
-    block->next = l->m->blocks;
-    l->m->blocks = block;
+    block->next = l->m->loaded.blocks;
+    l->m->loaded.blocks = block;
     return block + 1;
 }
 
@@ -109,7 +111,7 @@ static int kc_read_texts(kc_loading *l, const char *name, int64_t count, const c
     if (!kc_read_below(l, name, count, 0, (int64_t)l->text_size, &offsets, &there)) return 0;
     const char **texts = kc_take(l, (size_t)there + 1, sizeof *texts);
     if (texts == NULL) return 0;
-    for (int32_t i = 0; i < there; i++) texts[i] = l->m->text + offsets[i];
+    for (int32_t i = 0; i < there; i++) texts[i] = l->m->loaded.text + offsets[i];
     *to = (const char *const *)texts;
     if (found != NULL) *found = there;
     return 1;
@@ -145,44 +147,49 @@ static int kc_load_header(kc_loading *l, size_t size) {
 }
 
 static int32_t kc_fact_of(kc_loading *l, int fact, int64_t low, int64_t high) {
-    const int64_t value = l->m->facts[fact];
+    const int64_t value = l->m->loaded.facts[fact];
     if (value < low || value > high) kc_damaged(l, "facts");
     return value < low || value > high ? 0 : (int32_t)value;
 }
 
 static int kc_load_facts(kc_loading *l) {
-    struct kerncast_model *m = l->m;
+    kc_model *m = l->m;
     int32_t size;
-    KC_READ(m->facts, "facts", 'q', KC_FACTS_STORED, NULL);
-    KC_READ(m->numbers, "numbers", 'd', KC_NUMBERS_STORED, NULL);
-    KC_READ(m->text, "text", 'B', -1, &size);
-    KC_NEED(size > 0 && m->text[size - 1] == '\0', "text");
+    KC_READ(m->loaded.facts, "facts", 'q', KC_FACTS_STORED, NULL);
+    KC_READ(m->loaded.numbers, "numbers", 'd', KC_NUMBERS_STORED, NULL);
+    KC_READ(m->loaded.text, "text", 'B', -1, &size);
+    KC_NEED(size > 0 && m->loaded.text[size - 1] == '\0', "text");
     l->text_size = (size_t)size;
-    m->describe = m->text + kc_fact_of(l, KC_FACT_DESCRIBE, 0, size - 1);
-    m->problem = kc_fact_of(l, KC_FACT_PROBLEM, 1, KC_MOST_PARAMETERS - 1);
-    m->config = kc_fact_of(l, KC_FACT_CONFIG, 0, KC_MOST_PARAMETERS - 1);
+    m->fallback_words = l->m->loaded.facts[KC_FACT_FALLBACK_LIBRARY] ? @FALLBACK_LIBRARY@ : @FALLBACK_BEST@;
+    m->describe = m->loaded.text + kc_fact_of(l, KC_FACT_DESCRIBE, 0, size - 1);
+    m->problem.count = kc_fact_of(l, KC_FACT_PROBLEM, 1, KC_MOST_PARAMETERS - 1);
+    m->config.count = kc_fact_of(l, KC_FACT_CONFIG, 0, KC_MOST_PARAMETERS - 1);
     m->candidates = kc_fact_of(l, KC_FACT_CANDIDATES, 1, 1 << 20);
     m->features = kc_fact_of(l, KC_FACT_FEATURES, 0, KC_MOST_FEATURES - 1);
-    m->values = kc_fact_of(l, KC_FACT_VALUES, 0, KC_MOST_VALUES - 1);
-    m->kind = kc_fact_of(l, KC_FACT_KIND, 0, KC_KINDS - 1);
-    m->raw = kc_fact_of(l, KC_FACT_RAW, 1, KC_MOST_RAW);
+    m->loaded.values = kc_fact_of(l, KC_FACT_VALUES, 0, KC_MOST_VALUES - 1);
+    m->loaded.kind = kc_fact_of(l, KC_FACT_KIND, 0, KC_KINDS - 1);
+    m->loaded.raw = kc_fact_of(l, KC_FACT_RAW, 1, KC_MOST_RAW);
     m->bands = kc_fact_of(l, KC_FACT_BANDS, 0, 1 << 20);
     m->rare_bands = kc_fact_of(l, KC_FACT_RARE_BANDS, 1, 1 << 20);
     m->size_bands = kc_fact_of(l, KC_FACT_SIZE_BANDS, 1, 1 << 20);
     m->has_tree = kc_fact_of(l, KC_FACT_HAS_TREE, 0, 1);
-    m->has_portfolio = kc_fact_of(l, KC_FACT_HAS_PORTFOLIO, 0, 1);
-    m->has_full = kc_fact_of(l, KC_FACT_HAS_FULL, 0, 1);
-    m->has_quick = kc_fact_of(l, KC_FACT_HAS_QUICK, 0, m->has_portfolio);
-    m->most_compared = kc_fact_of(l, KC_FACT_MOST_COMPARED, 1, KC_MOST_LISTED);
-    kc_fact_of(l, KC_FACT_TARGET_BASE, -1, (int64_t)m->values - 1);
+    for (int i = KC_FACT_HAS_PORTFOLIO; i <= KC_FACT_HAS_QUICK; i++) kc_fact_of(l, i, 0, 1);
+    kc_fact_of(l, KC_FACT_MOST_COMPARED, 1, KC_MOST_COMPARED);
+    m->stored = m->candidates;
+    m->own = m->loaded.numbers[KC_NUMBER_OWN], m->weight = m->loaded.numbers[KC_NUMBER_WEIGHT];
+    m->rough_scale = m->loaded.numbers[KC_NUMBER_ROUGH_SCALE], m->rough_error = m->loaded.numbers[KC_NUMBER_ROUGH_ERROR];
+    m->target_log = kc_fact_of(l, KC_FACT_TARGET_LOG, 0, 1);
+    m->target_rate = kc_fact_of(l, KC_FACT_TARGET_RATE, 0, 1);
+    m->target_tflops = kc_fact_of(l, KC_FACT_TARGET_TFLOPS, 0, 1);
+    m->target_base = kc_fact_of(l, KC_FACT_TARGET_BASE, -1, (int64_t)m->loaded.values - 1);
     kc_fact_of(l, KC_FACT_MIXED_RULES, 0, 60000);
     return l->status == KERNCAST_OK;
 }
 
 /* The number of a program that has its role now; `given`: how many inputs it may read. */
 static int kc_role(kc_loading *l, int64_t number, int32_t given, int32_t outputs) {
-    KC_NEED(number >= 0 && number < l->m->program_count && !l->used[number], "a program's role");
-    const kc_program *program = &l->m->programs[number];
+    KC_NEED(number >= 0 && number < l->m->loaded.program_count && !l->used[number], "a program's role");
+    const kc_program *program = &l->m->loaded.programs[number];
     l->used[number] = 1;
     for (int32_t i = 0; i < program->input_count; i++) KC_NEED(program->inputs[i] < given, "program.inputs");
     KC_NEED(program->output_count == outputs, "program.outputs");
@@ -198,8 +205,8 @@ static int kc_load_steps(kc_loading *l, const kc_program *program) {
         const int count = operands[step.operation];
         KC_NEED(step.a < first + i && (count > 1 ? step.b < first + i : 1) && (count > 2 ? step.c < first + i : step.c == 0),
                 "program.code");
-        if (step.operation == KC_OP_INDEX) KC_NEED(step.b < l->m->lookup_size_count, "program.code");
-        else if (step.operation == KC_OP_FETCH) KC_NEED(step.b < l->m->tables, "program.code");
+        if (step.operation == KC_OP_INDEX) KC_NEED(step.b < l->m->loaded.lookup_size_count, "program.code");
+        else if (step.operation == KC_OP_FETCH) KC_NEED(step.b < l->m->loaded.tables, "program.code");
         else if (count < 2) KC_NEED(step.b == 0, "program.code");
     }
     for (int32_t i = 0; i < program->output_count; i++)
@@ -208,7 +215,7 @@ static int kc_load_steps(kc_loading *l, const kc_program *program) {
 }
 
 static int kc_load_programs(kc_loading *l) {
-    struct kerncast_model *m = l->m;
+    kc_model *m = l->m;
     const int32_t *rows;
     const double *constants;
     const uint16_t *inputs, *code, *outputs;
@@ -218,21 +225,21 @@ static int kc_load_programs(kc_loading *l) {
     KC_READ(inputs, "program.inputs", 'H', -1, &sizes[1]);
     KC_READ(code, "program.code", 'H', -1, &sizes[2]);
     KC_READ(outputs, "program.outputs", 'H', -1, &sizes[3]);
-    KC_READ(m->lookup_first, "lookup.first", 'i', -1, &firsts);
-    KC_READ(m->lookup_values, "lookup.values", 'd', -1, &values);
-    if (!kc_read_below(l, "lookup.sizes", -1, 1, INT32_MAX, &m->lookup_sizes, &m->lookup_size_count)) return 0;
-    KC_NEED(count % 8 == 0 && sizes[2] % 4 == 0 && firsts > 0 && m->lookup_first[0] == 0, "program.numbers");
-    for (int32_t i = 1; i < firsts; i++) KC_NEED(m->lookup_first[i] > m->lookup_first[i - 1], "lookup.first");
-    KC_NEED(m->lookup_first[firsts - 1] == values, "lookup.first");
-    m->tables = firsts - 1;
-    m->program_count = count / 8;
+    KC_READ(m->loaded.lookup_first, "lookup.first", 'i', -1, &firsts);
+    KC_READ(m->loaded.lookup_values, "lookup.values", 'd', -1, &values);
+    if (!kc_read_below(l, "lookup.sizes", -1, 1, INT32_MAX, &m->loaded.lookup_sizes, &m->loaded.lookup_size_count)) return 0;
+    KC_NEED(count % 8 == 0 && sizes[2] % 4 == 0 && firsts > 0 && m->loaded.lookup_first[0] == 0, "program.numbers");
+    for (int32_t i = 1; i < firsts; i++) KC_NEED(m->loaded.lookup_first[i] > m->loaded.lookup_first[i - 1], "lookup.first");
+    KC_NEED(m->loaded.lookup_first[firsts - 1] == values, "lookup.first");
+    m->loaded.tables = firsts - 1;
+    m->loaded.program_count = count / 8;
     sizes[2] /= 4;
-    kc_program *programs = kc_take(l, (size_t)m->program_count + 1, sizeof *programs);
-    l->used = kc_take(l, (size_t)m->program_count + 1, 1);
+    kc_program *programs = kc_take(l, (size_t)m->loaded.program_count + 1, sizeof *programs);
+    l->used = kc_take(l, (size_t)m->loaded.program_count + 1, 1);
     if (programs == NULL || l->used == NULL) return 0;
-    m->programs = programs;
+    m->loaded.programs = programs;
     int32_t next[4] = {0, 0, 0, 0};
-    for (int32_t i = 0; i < m->program_count; i++, rows += 8) {
+    for (int32_t i = 0; i < m->loaded.program_count; i++, rows += 8) {
         for (int32_t k = 0; k < 4; k++) {
             KC_NEED(rows[2 * k] == next[k] && rows[2 * k + 1] >= 0 && rows[2 * k + 1] <= sizes[k] - next[k], "program.numbers");
             KC_NEED(rows[2 * k + 1] <= 60000, "program.numbers");
@@ -243,7 +250,7 @@ static int kc_load_programs(kc_loading *l) {
         programs[i].outputs = outputs + next[3], programs[i].output_count = rows[7];
         for (int32_t k = 0; k < 4; k++) next[k] += rows[2 * k + 1];
         const int32_t registers = rows[1] + rows[3] + rows[5];
-        if (registers > m->most_registers) m->most_registers = registers;
+        if (registers > m->loaded.most_registers) m->loaded.most_registers = registers;
         if (!kc_load_steps(l, &programs[i])) return 0;
     }
     return 1;
@@ -278,15 +285,16 @@ static int kc_name_values(kc_loading *l, const char *name, int32_t count, int32_
         if (to[i].count == 0 || texts[first] < 0) continue;
         for (int32_t k = first; k < first + to[i].count; k++) {
             KC_NEED(texts[k] >= 0, name);
-            names[k] = l->m->text + texts[k];
+            names[k] = l->m->loaded.text + texts[k];
         }
         to[i].labels = names + first;
     }
     return 1;
 }
 
-static int kc_load_space(kc_loading *l, int side, int32_t count, const kc_space_names *n, const kc_parameter **to, const int32_t **order) {
-    struct kerncast_model *m = l->m;
+static int kc_load_space(kc_loading *l, int side, kc_space *space, const kc_space_names *n) {
+    kc_model *m = l->m;
+    const int32_t count = space->count, **const order = &space->order;
     kc_parameter *parameters = kc_take(l, (size_t)count + 1, sizeof *parameters);
     const char *const *names, *const *rules;
     const double *inactive;
@@ -295,8 +303,8 @@ static int kc_load_space(kc_loading *l, int side, int32_t count, const kc_space_
     if (!kc_read_texts(l, n->names, count, &names, NULL) || !kc_read_texts(l, n->rules, count, &rules, NULL)) return 0;
     KC_READ(inactive, n->inactive, 'd', count, NULL);
     if (!kc_read_below(l, n->order, count, 0, count, order, NULL)) return 0;
-    if (!kc_read_below(l, n->applies, count, -1, m->program_count, &m->applies[side], NULL)) return 0;
-    if (!kc_read_below(l, n->usual, count, -1, m->program_count, &m->usual[side], NULL)) return 0;
+    if (!kc_read_below(l, n->applies, count, -1, m->loaded.program_count, &m->loaded.applies[side], NULL)) return 0;
+    if (!kc_read_below(l, n->usual, count, -1, m->loaded.program_count, &m->loaded.usual[side], NULL)) return 0;
     int32_t values = 0;
     for (int32_t i = 0; i < count; i++) {
         KC_NEED(!seen[(*order)[i]], n->order);
@@ -304,13 +312,13 @@ static int kc_load_space(kc_loading *l, int side, int32_t count, const kc_space_
         /* A number that fits into 64 bits, so that it may be converted. */
         KC_NEED(inactive[i] > -9e18 && inactive[i] < 9e18, n->inactive);
         parameters[i].name = names[i], parameters[i].rule = rules[i], parameters[i].inactive = inactive[i];
-        if (m->applies[side][i] >= 0 && !kc_role(l, m->applies[side][i], count, 1)) return 0;
-        if (m->usual[side][i] >= 0 && !kc_role(l, m->usual[side][i], count, 1)) return 0;
+        if (m->loaded.applies[side][i] >= 0 && !kc_role(l, m->loaded.applies[side][i], count, 1)) return 0;
+        if (m->loaded.usual[side][i] >= 0 && !kc_role(l, m->loaded.usual[side][i], count, 1)) return 0;
         values += parameters[i].count;
     }
-    *to = parameters;
-    return kc_read_below(l, n->labels, values, -1, (int64_t)l->text_size, &m->labels[side], NULL) &&
-           kc_name_values(l, n->labels, count, values, m->labels[side], parameters);
+    space->parameters = parameters;
+    return kc_read_below(l, n->labels, values, -1, (int64_t)l->text_size, &m->loaded.labels[side], NULL) &&
+           kc_name_values(l, n->labels, count, values, m->loaded.labels[side], parameters);
 }
 
 static int kc_load_spaces(kc_loading *l) {
@@ -319,41 +327,41 @@ static int kc_load_spaces(kc_loading *l) {
          "problem.usual", "problem.labels"},
         {"config.numbers", "config.values", "config.names", "config.rules", "config.inactive", "config.order", "config.applies",
          "config.usual", "config.labels"}};
-    struct kerncast_model *m = l->m;
-    if (!kc_load_space(l, 0, m->problem, &names[0], &m->problem_parameters, &m->problem_order)) return 0;
-    if (!kc_load_space(l, 1, m->config, &names[1], &m->config_parameters, &m->config_order)) return 0;
-    kc_parameter *hull = kc_take(l, (size_t)m->problem, sizeof *hull);
+    kc_model *m = l->m;
+    if (!kc_load_space(l, 0, &m->problem, &names[0])) return 0;
+    if (!kc_load_space(l, 1, &m->config, &names[1])) return 0;
+    kc_parameter *hull = kc_take(l, (size_t)m->problem.count, sizeof *hull);
     const char *const *rules;
-    if (hull == NULL || !kc_load_parameters(l, "hull.numbers", "hull.values", m->problem, hull)) return 0;
-    if (!kc_read_texts(l, "hull.rules", m->problem, &rules, NULL)) return 0;
-    for (int32_t i = 0; i < m->problem; i++) hull[i].name = m->problem_parameters[i].name, hull[i].rule = rules[i];
+    if (hull == NULL || !kc_load_parameters(l, "hull.numbers", "hull.values", m->problem.count, hull)) return 0;
+    if (!kc_read_texts(l, "hull.rules", m->problem.count, &rules, NULL)) return 0;
+    for (int32_t i = 0; i < m->problem.count; i++) hull[i].name = m->problem.parameters[i].name, hull[i].rule = rules[i];
     m->hull = hull;
     const int64_t *rows;
-    if (!kc_read_texts(l, "fact.rules", -1, &rules, &m->facts_known)) return 0;
-    KC_READ(rows, "fact.numbers", 'q', (int64_t)m->facts_known * 3, NULL);
-    kc_fact *facts = kc_take(l, (size_t)m->facts_known + 1, sizeof *facts);
+    if (!kc_read_texts(l, "fact.rules", -1, &rules, &m->fact_count)) return 0;
+    KC_READ(rows, "fact.numbers", 'q', (int64_t)m->fact_count * 3, NULL);
+    kc_fact *facts = kc_take(l, (size_t)m->fact_count + 1, sizeof *facts);
     if (facts == NULL) return 0;
-    for (int32_t i = 0; i < m->facts_known; i++, rows += 3) {
-        KC_NEED(rows[0] >= 0 && rows[0] < m->problem && rows[1] >= 1 && rows[1] < INT64_C(1) << 62, "fact.numbers");
+    for (int32_t i = 0; i < m->fact_count; i++, rows += 3) {
+        KC_NEED(rows[0] >= 0 && rows[0] < m->problem.count && rows[1] >= 1 && rows[1] < INT64_C(1) << 62, "fact.numbers");
         facts[i].parameter = (int32_t)rows[0], facts[i].step = rows[1], facts[i].rest = rows[2], facts[i].rule = rules[i];
     }
-    m->fact = facts;
+    m->facts = facts;
     return 1;
 }
 
 static int kc_load_rules(kc_loading *l) {
-    struct kerncast_model *m = l->m;
-    const int32_t both = m->problem + m->config;
+    kc_model *m = l->m;
+    const int32_t both = m->problem.count + m->config.count;
     int32_t counts[3];
     if (!kc_read_texts(l, "rules", -1, &m->rules, &counts[0]) || !kc_read_texts(l, "family_rules", -1, &m->family_rules, &counts[1]) ||
         !kc_read_texts(l, "config_rules", -1, &m->config_rules, &counts[2]))
         return 0;
-    if (!kc_role(l, m->facts[KC_FACT_RULE_VALUES], m->problem, counts[0])) return 0;
-    if (!kc_role(l, m->facts[KC_FACT_FAMILY_RULE_VALUES], m->problem, counts[1])) return 0;
-    if (!kc_role(l, m->facts[KC_FACT_CONFIG_RULE_VALUES], both, counts[2])) return 0;
-    if (!kc_role(l, m->facts[KC_FACT_PROBLEM_VALUES], m->problem, m->values)) return 0;
-    if (!kc_role(l, m->facts[KC_FACT_FEATURE_VALUES], both, m->features)) return 0;
-    return m->size_bands == 1 || kc_role(l, m->facts[KC_FACT_SIZE_VALUES], m->problem, 1);
+    if (!kc_role(l, m->loaded.facts[KC_FACT_RULE_VALUES], m->problem.count, counts[0])) return 0;
+    if (!kc_role(l, m->loaded.facts[KC_FACT_FAMILY_RULE_VALUES], m->problem.count, counts[1])) return 0;
+    if (!kc_role(l, m->loaded.facts[KC_FACT_CONFIG_RULE_VALUES], both, counts[2])) return 0;
+    if (!kc_role(l, m->loaded.facts[KC_FACT_PROBLEM_VALUES], m->problem.count, m->loaded.values)) return 0;
+    if (!kc_role(l, m->loaded.facts[KC_FACT_FEATURE_VALUES], both, m->features)) return 0;
+    return m->size_bands == 1 || kc_role(l, m->loaded.facts[KC_FACT_SIZE_VALUES], m->problem.count, 1);
 }
 
 /* Numbers of 16, 32 or 64 bits, of which the lowest stands for a missing one. */
@@ -373,22 +381,23 @@ static int kc_load_configs(kc_loading *l, int64_t cells) {
 }
 
 static int kc_load_candidates(kc_loading *l) {
-    struct kerncast_model *m = l->m;
-    const int64_t cells = (int64_t)m->candidates * m->config;
-    int32_t cells_tried, names;
+    kc_model *m = l->m;
+    const int64_t cells = (int64_t)m->candidates * m->config.count;
+    int32_t cells_tried, names, texts;
     if (!kc_load_configs(l, cells)) return 0;
     KC_READ(m->tried_low, "tried.low", 'd', -1, &cells_tried);
     KC_READ(m->tried_high, "tried.high", 'd', cells_tried, NULL);
     KC_READ(m->tried_labels, "tried.labels", 'q', cells_tried, NULL);
-    KC_NEED(cells_tried % m->problem == 0, "tried.low");
-    if (!kc_read_below(l, "tried.band", m->candidates, 0, cells_tried / m->problem, &m->tried_band, NULL)) return 0;
+    KC_NEED(cells_tried % m->problem.count == 0, "tried.low");
+    if (!kc_read_below(l, "tried.band", m->candidates, 0, cells_tried / m->problem.count, &m->tried_band, NULL)) return 0;
     if (!kc_read_below(l, "denied", -1, 0, m->candidates, &m->denied, &m->denied_count)) return 0;
     if (!kc_read_below(l, "pin.candidates", -1, 0, m->candidates, &m->pin_candidates, &m->pin_count)) return 0;
-    KC_READ(m->pin_keys, "pin.keys", 'q', (int64_t)m->pin_count * m->problem, NULL);
+    KC_READ(m->pin_keys, "pin.keys", 'q', (int64_t)m->pin_count * m->problem.count, NULL);
     if (!kc_read_below(l, "fallbacks", -1, 0, m->candidates, &m->fallbacks, &m->fallback_count)) return 0;
-    if (!kc_read_below(l, "label.places", -1, 0, m->problem, &m->label_places, &m->label_keys)) return 0;
-    KC_NEED(m->label_keys <= m->problem, "label.places");
-    if (!kc_read_below(l, "label.texts", -1, -1, (int64_t)l->text_size, &m->label_texts, &names)) return 0;
+    if (!kc_read_below(l, "label.places", -1, 0, m->problem.count, &m->label_places, &m->label_keys)) return 0;
+    KC_NEED(m->label_keys <= m->problem.count, "label.places");
+    if (!kc_read_texts(l, "label.names", -1, &m->label_names, &texts)) return 0;
+    if (!kc_read_below(l, "label.texts", -1, -1, texts, &m->label_texts, &names)) return 0;
     KC_NEED(names % m->candidates == 0, "label.texts");
     m->label_variants = names / m->candidates;
     KC_READ(m->label_values, "label.values", 'q', (int64_t)m->label_variants * m->label_keys, NULL);
@@ -396,7 +405,7 @@ static int kc_load_candidates(kc_loading *l) {
 }
 
 static int kc_load_answers(kc_loading *l) {
-    struct kerncast_model *m = l->m;
+    kc_model *m = l->m;
     const int64_t bands = m->bands;
     const int32_t *rows;
     const double *unseen;
@@ -410,31 +419,31 @@ static int kc_load_answers(kc_loading *l) {
     KC_READ(m->size_edges, "size.edges", 'd', m->size_bands - 1, NULL);
     KC_READ(m->size_lower, "size.lower", 'd', m->size_bands > 1 ? bands * m->size_bands : 0, NULL);
     KC_READ(m->size_upper, "size.upper", 'd', m->size_bands > 1 ? bands * m->size_bands : 0, NULL);
-    KC_READ(unseen, "trait.unseen", 'd', -1, &m->traits);
-    KC_READ(rows, "trait.numbers", 'i', (int64_t)m->traits * 5, NULL);
+    KC_READ(unseen, "trait.unseen", 'd', -1, &m->trait_count);
+    KC_READ(rows, "trait.numbers", 'i', (int64_t)m->trait_count * 5, NULL);
     KC_READ(m->trait_values, "trait.values", 'q', -1, &values);
     KC_READ(m->trait_bits, "trait.bits", 'd', values, NULL);
-    kc_trait *traits = kc_take(l, (size_t)m->traits + 1, sizeof *traits);
+    kc_trait *traits = kc_take(l, (size_t)m->trait_count + 1, sizeof *traits);
     if (traits == NULL) return 0;
-    for (int32_t i = 0; i < m->traits; i++, rows += 5) {
-        KC_NEED(rows[0] >= 0 && rows[1] >= 0 && rows[1] < m->problem && rows[2] >= 0 && rows[2] < m->problem, "trait.numbers");
+    for (int32_t i = 0; i < m->trait_count; i++, rows += 5) {
+        KC_NEED(rows[0] >= 0 && rows[1] >= 0 && rows[1] < m->problem.count && rows[2] >= 0 && rows[2] < m->problem.count, "trait.numbers");
         KC_NEED(rows[3] == next && rows[4] >= 0 && rows[4] <= values - next, "trait.numbers");
         traits[i].what = rows[0], traits[i].one = rows[1], traits[i].other = rows[2], traits[i].first = next;
         traits[i].count = rows[4], traits[i].unseen = unseen[i];
         next += rows[4];
     }
-    m->trait = traits;
+    m->traits = traits;
     return 1;
 }
 
 static int kc_load_golden(kc_loading *l) {
-    struct kerncast_model *m = l->m;
-    if (!kc_read_below(l, "golden.candidates", -1, 0, m->candidates, &m->golden_candidates, &m->golden_count)) return 0;
-    const int64_t count = m->golden_count;
-    KC_READ(m->golden_problems, "golden.problems", 'q', count * m->problem, NULL);
-    KC_READ(m->golden_configs, "golden.configs", 'q', count * m->config, NULL);
-    KC_READ(m->golden_times, "golden.times", 'd', count, NULL);
-    KC_READ(m->golden_features, "golden.features", 'd', count * m->features, NULL);
+    kc_model *m = l->m;
+    if (!kc_read_below(l, "golden.candidates", -1, 0, m->candidates, &m->loaded.golden_candidates, &m->loaded.golden_count)) return 0;
+    const int64_t count = m->loaded.golden_count;
+    KC_READ(m->loaded.golden_problems, "golden.problems", 'q', count * m->problem.count, NULL);
+    KC_READ(m->loaded.golden_configs, "golden.configs", 'q', count * m->config.count, NULL);
+    KC_READ(m->loaded.golden_times, "golden.times", 'd', count, NULL);
+    KC_READ(m->loaded.golden_features, "golden.features", 'd', count * m->features, NULL);
     return 1;
 }
 
