@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from kerncast.api.results import listed, place_of
+from kerncast.api.results import place_of
 from kerncast.data.dataset import Dataset
 from kerncast.data.exporters.tables import PROVENANCE, TIME, write_mapping
 from kerncast.data.frames import Frame, as_polars, is_frame
@@ -15,7 +15,7 @@ from kerncast.data.importers import Options, import_files
 from kerncast.data.schema import parameter_columns, schema_of
 from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.files.given import given_path
+from kerncast.files.given import given_path, listed
 from kerncast.models.problem_frames import refuse_other_case
 from kerncast.op import Family
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from kerncast.api.measured import Data, paths_of
+from kerncast.api.measured import paths_of
+from kerncast.api.parameters import Datasets, StoreOf
 from kerncast.api.showing import Wanted, shown
-from kerncast.evaluating.compare import Limits
+from kerncast.errors import InvalidValue
+from kerncast.evaluating.compare import LIMITS, Limits
 from kerncast.evaluating.unseen import open_all
 from kerncast.inductor.observed_log import FOLDER
 from kerncast.inductor.observed_rows import gather
@@ -14,34 +17,40 @@ from kerncast.models.model import Model
 from kerncast.regenerating.updating import Updated
 from kerncast.regenerating.updating import update as run
 from kerncast.store.store import Store
+from kerncast.writing.help import Help
 
 
 def update(
-    model: Model | str | Path,
-    data: Data,
+    model: Annotated[Model | str | Path, Help(metavar="MODEL", names="stored_models")],
+    data: Datasets,
     *,
-    out: str | Path | None = None,
-    store: Store | str | Path | None = None,
-    pool: bool = False,
-    max_mean: float = 0.5,
-    max_median: float = 0.5,
-    max_p10: float = 2.0,
-    max_problem: float = 10.0,
-    seed: int = 0,
-    threads: int = 0,
-    dry_run: bool = False,
+    out: Annotated[str | Path | None, Help("Write the new model there, and leave MODEL as it is.", metavar="DIR")] = None,
+    replace: Annotated[bool, Help("Replace MODEL if the new one is not worse; it is kept as MODEL.previous.")] = False,
+    pool: Annotated[
+        bool,
+        Help(
+            "Also use rows of another backend, software or cache state, scaled to the model's. What torch.compile timed with "
+            "the model's software is used without it."
+        ),
+    ] = False,
+    limits: Limits = LIMITS,
+    seed: Annotated[int, Help("Seed of the hold-out and the training.", least=0)] = 0,
+    threads: Annotated[int, Help("Cores to train with. [default: all]", least=0)] = 0,
+    dry_run: Annotated[bool, Help("Say what would be learned; train and write nothing.")] = False,
+    store: StoreOf = None,
     progress: Wanted = "auto",
 ) -> Updated:
-    """Continue a model with the rows of `data` that it has not learned from; the result replaces it if BETTER or SAME.
+    """Continue a model with the rows of `data` that it has not learned from, and keep the result if it is BETTER or SAME.
 
     `model` is a model, its directory, or an id in the store. It is judged on held-out problems of the new data and on the old
-    data, by the limits of `compare`. The old model is kept as `MODEL.previous` (in the store: under that name); with `out` it
-    stays, and the new one is written there. `pool` also learns from rows of another backend, software or cache state, whose
-    times are scaled to the model's; what torch.compile timed with the model's software is learned from without it. With
-    `dry_run` nothing is trained or written, and the result says what would be learned.
+    data, by the limits of `compare`. The new model is written to `out`, or takes the place of the old one with `replace`; then
+    the old one is kept as `MODEL.previous` (in the store: under that name). `pool` also learns from rows of another backend,
+    software or cache state, whose times are scaled to the model's; what torch.compile timed with the model's software is
+    learned from without it. With `dry_run` nothing is trained or written, and the result says what would be learned.
     """
+    if not dry_run and replace is (out is not None):
+        raise InvalidValue("say where the new model goes: a folder as `out`, or the place of the old one with `replace`")
     opened = store if isinstance(store, Store) else Store.open(store)
-    limits = Limits(max_mean / 100, max_median / 100, max_p10 / 100, max_problem / 100)
     place = None if out is None else Path(out)
     paths = paths_of(data)
     for path in paths:

@@ -233,7 +233,7 @@ class Dataset(StoredRows):
         return inspect_dataset(self, (where,) if isinstance(where, str) else tuple(where))
 
     @staticmethod
-    def guess_mapping(path: str | Path, *, format: str | None = None, family: str | None = None) -> str:
+    def guess_mapping(path: str | Path, *, file_format: str | None = None, family: str | None = None) -> str:
         """Draft the mapping file with which `kerncast.read` imports a CSV or parquet table; `?` marks what to fill in.
 
         A table that no installed op describes becomes an op of its own. `family` may be a TOML file that declares one.
@@ -241,7 +241,7 @@ class Dataset(StoredRows):
         from kerncast.data.importers.guess import draft_mapping
         from kerncast.data.importers.mapped import read_table, table_format
 
-        return draft_mapping(read_table(table_format(Path(path), format), Path(path)), family, Path(path).stem)
+        return draft_mapping(read_table(table_format(Path(path), file_format), Path(path)), family, Path(path).stem)
 
     @staticmethod
     def merge(paths: Sequence[Dataset | str | Path], out: str | Path) -> Dataset:

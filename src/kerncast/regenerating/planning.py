@@ -140,14 +140,16 @@ def _check_sweep(routine: Routine, sweep: Sweep | SuiteSweep) -> None:
 
 def measuring_of(routine: Routine) -> Measuring:
     """How to measure, in the words of `kerncast collect`."""
-    return Measuring(samples=routine.collect.samples, cache=routine.collect.cache)
+    wanted = routine.collect
+    return Measuring(
+        wanted.backend, wanted.benchmark, wanted.settings, wanted.devices, samples=wanted.samples, cache=wanted.cache
+    )
 
 
 def runner_of(routine: Routine, family: Family) -> Runner:
     """What measures a family; refused if it cannot run here."""
-    wanted = routine.collect
     with _in_the_words_of_a_routine():
-        return runner(family, wanted.backend, wanted.benchmark, wanted.settings, wanted.devices, measuring_of(routine))
+        return runner(family, measuring_of(routine))
 
 
 @contextlib.contextmanager
@@ -201,6 +203,6 @@ def training_of(routine: Routine) -> Recipe:
 
 
 def limits_of(routine: Routine) -> Limits:
-    """How far the new model may fall behind, as shares."""
+    """How far the new model may fall behind."""
     wanted = routine.compare
-    return Limits(wanted.max_mean / 100, wanted.max_median / 100, wanted.max_p10 / 100, wanted.max_problem / 100)
+    return Limits(wanted.max_mean, wanted.max_median, wanted.max_p10, wanted.max_problem)

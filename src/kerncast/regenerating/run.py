@@ -52,6 +52,8 @@ class Outcome:
     replaced: bool
     model: str
     """Where the new model is: in the store, or, if it did not get there, in the work directory."""
+    waits: bool = False
+    """Whether it is not worse than the one in the store, and only `replace` is missing."""
 
     @property
     def finished(self) -> bool:
@@ -64,6 +66,7 @@ def regenerate(
     folder: Path,
     *,
     again: bool = False,
+    replace: bool = False,
     progress: Progress = QUIET,
     listening: Listening = lambda: nullcontext(never),
 ) -> list[Outcome]:
@@ -81,7 +84,7 @@ def regenerate(
             _forget_models(folder, state, routine)
         outcomes: list[Outcome] = []
         for family in routine.families:
-            outcomes.append(_Run(routine, store, folder, FAMILIES.get(family), progress, listening).all())
+            outcomes.append(_Run(routine, store, folder, FAMILIES.get(family), replace, progress, listening).all())
             if not outcomes[-1].finished:
                 break
         return outcomes
@@ -113,10 +116,11 @@ class _Run:
     """The stages of one family."""
 
     def __init__(
-        self, routine: Routine, store: Store, folder: Path, family: Family, progress: Progress, listening: Listening
-    ) -> None:
+        self, routine: Routine, store: Store, folder: Path, family: Family, replace: bool, progress: Progress,
+        listening: Listening,
+    ) -> None:  # fmt: skip
         self.routine, self.store, self.root, self.family = routine, store, folder, family
-        self.progress, self.listening = progress, listening
+        self.replaces, self.progress, self.listening = replace, progress, listening
         self.folder = _folder(folder, family.id)
 
     def all(self) -> Outcome:
@@ -133,8 +137,15 @@ class _Run:
                 return Outcome(self.family.id, None, [f"stopped during {stage}"], False, "")
             states.write(self.root, self._state().with_done(self.family.id, stage, facts))
         done = self._state().of(self.family.id)
-        compared, replaced = done["compare"].facts, done["replace"].facts
-        return Outcome(self.family.id, compared["verdict"], compared["reasons"], replaced["replaced"], replaced["model"])
+        compared, replaced = done["compare"].facts, {"waits": False} | done["replace"].facts
+        return Outcome(
+            self.family.id,
+            compared["verdict"],
+            compared["reasons"],
+            replaced["replaced"],
+            replaced["model"],
+            replaced["waits"],
+        )
 
     def _begin(self, stage: str, already: bool = False) -> None:
         name = f"{self.family.id}: {stage}{' (done before)' if already else ''}"
@@ -146,6 +157,10 @@ class _Run:
         done = state.of(self.family.id)
         if "compare" not in done:
             return
+        if self.replaces and "replace" in done and done["replace"].facts.get("waits"):
+            state = state.without(self.family.id, "replace")
+            states.write(self.root, state)
+            done = state.of(self.family.id)
         facts = done["compare"].facts
         same = facts.get("asked") == self._asked()
         if same and "replace" not in done:
@@ -243,6 +258,8 @@ class _Run:
             entry = self._is_there(new, origin)
             if entry is not None:  # an earlier run was killed right after adding it
                 return {"replaced": True, "model": entry.id}
+            if not self.replaces and self.store.mark(new, name):
+                return {"replaced": False, "model": str(path), "waits": True}
             try:
                 entry = self.store.add(path, name=name, replace=True, origin=origin, over=compared["against"][0])
                 return {"replaced": True, "model": entry.id}
