@@ -248,7 +248,7 @@ def c_answers(subject: str, asked: Sequence[str], folder: Path) -> Iterator[Any]
         loaded = model.on(device) if device else model
         pick = kc.Selector(loaded, compile=True, progress=False)
         return each(lambda problem: plain(pick.select(problem)), asked)
-    return blob_answers(kc.export(model, made, to="blob", device=device, progress=False), model, asked)
+    return blob_answers(kc.export(model, to="blob", out=made, device=device, progress=False), model, asked)
 
 
 def blob_answers(exported: Any, model: Any, asked: Sequence[str]) -> Iterator[Any]:
@@ -270,7 +270,7 @@ def json_answers(_: str, asked: Sequence[str], __: Path) -> Iterator[Any]:
     import kerncast as kc
 
     for request in asked:
-        yield json.loads(kc.query(request, progress=False))
+        yield json.loads(kc.predict(request, progress=False))
 
 
 def verb_answers(verb: str, asked: Sequence[str], _: Path) -> Iterator[Any]:

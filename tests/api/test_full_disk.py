@@ -136,6 +136,6 @@ def test_names_of_another_package_are_bounded_like_declared_ones(monkeypatch):
     for name, why in (("a b", "letters, digits"), ("a" * 101, "at most 100 characters, got 101"), ("*/", "letters, digits")):
         monkeypatch.setattr("kerncast.registry.metadata.entry_points", lambda group, name=name: [entry(name)])
         with pytest.raises(BadFile, match=rf"entry point own \(elsewhere:op\): .*{why}.*uninstall the package"):
-            _ = Registry(Op, "kerncast.ops", "name", "kerncast ops").found
+            _ = Registry(Op, "kerncast.ops", "name", "kerncast list op").found
     monkeypatch.setattr("kerncast.registry.metadata.entry_points", lambda group: [entry("own_gemm")])
-    assert "own_gemm" in Registry(Op, "kerncast.ops", "name", "kerncast ops").found
+    assert "own_gemm" in Registry(Op, "kerncast.ops", "name", "kerncast list op").found

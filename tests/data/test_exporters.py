@@ -129,7 +129,7 @@ def test_a_table_of_a_declared_family_has_the_declaration_in_its_mapping(tmp_pat
 def test_a_table_and_its_mapping_give_the_same_rows(own, tmp_path, to):
     """All columns, exact numbers, any text; the mapping is complete."""
     table, mapping = own.export(tmp_path / f"times.{to}", to=to)
-    again = kerncast.read(table, format=to, mapping=mapping, out=tmp_path / "again", progress=False)
+    again = kerncast.read(table, file_format=to, mapping=mapping, out=tmp_path / "again", progress=False)
     assert rows_of(again).equals(rows_of(own))
     assert not again.notes
     assert not again.skipped.rows

@@ -64,7 +64,7 @@ def app(store):
 
 def test_a_question_gets_the_answer_of_the_command_line_at_first_and_from_then_on(app, store):
     """The first answer comes from a thread, later ones from the event loop, lists from both: all say the same."""
-    wanted = kerncast.query(EXP, store=store)
+    wanted = kerncast.predict(EXP, store=store)
     assert wanted["status"] == "ok"
     other = {**EXP, "dim2": 640}
     replies = asked(app, query(EXP), query(EXP), query(other), query([EXP, other]), query([EXP, other] * 25))
@@ -80,7 +80,7 @@ def test_what_is_wrong_with_one_question_of_a_list_is_answered_in_its_place(app,
     """With the words of the command line, and the others are answered."""
     listed = [EXP, 5, {"op": "nothing"}, {**EXP, "dim2": -1}, {**EXP, "dtype": "fp64"}, EXP]
     (reply,) = asked(app, query(listed))
-    assert reply.json() == kerncast.query(listed, store=store)
+    assert reply.json() == kerncast.predict(listed, store=store)
     assert [item["status"] for item in reply.json()] == ["ok", "bad_input", "unsupported", "bad_input", "bad_input", "ok"]
 
 

@@ -73,7 +73,7 @@ def train(
     targets: Annotated[
         str | None,
         Help(
-            f"What to predict: {', '.join(TARGETS)}; with `format=ck` several of the last three. [default: relative]",
+            f"What to predict: {', '.join(TARGETS)}; with `file_format=ck` several of the last three. [default: relative]",
             metavar="NAME",
         ),
     ] = None,
@@ -141,6 +141,8 @@ def train(
         raise InvalidValue(f"`file_format` is kerncast or ck, got '{file_format}'")
     if device is not None and base is None:
         raise InvalidValue("`device` is where to move `base` to: name a base, or leave it out")
+    if base is not None and folds:
+        raise InvalidValue(f"`folds={folds}` does not go with `base`, which is judged on one fixed hold-out: leave it out")
     known = None if base is None else model_of(base)
     conditions = (*row_conditions(where, software), *((NOT_SUSPECT,) if drop_suspect else ()))
     fitting = {
@@ -157,8 +159,6 @@ def train(
             profile = device if isinstance(device, Device) or device is None else devices.get(str(device))
             with shown(progress) as show:
                 return adapt(known, paths, place_of(out, "model"), device=profile, where=conditions, seed=seed, progress=show)
-        if known is not None and folds:
-            raise InvalidValue(f"`folds={folds}` does not go with `base`, which is judged on one fixed hold-out: leave it out")
         network = None if weights is None else _network(weights, kind, known is not None, fitting)
         first, others = _targets(targets, file_format, known)
         wanted = tuple(name.strip() for item in texts(features) for name in item.split(",") if name.strip())

@@ -167,8 +167,7 @@ class Declared:
         if int in self.members:
             return int if self.help.least is None else click.IntRange(min=int(self.help.least))
         if float in self.members:
-            low = self.help.least if self.help.above is None else self.help.above
-            return float if low is None else click.FloatRange(min=low, min_open=self.help.above is not None)
+            return float if self.help.least is None else click.FloatRange(min=self.help.least)
         return str
 
     def parameter(self) -> click.Parameter:
@@ -188,12 +187,20 @@ class Declared:
             return click.Option([flag, self.name], is_flag=True, **common)
         if told.alone is not None:
             common |= {"is_flag": False, "flag_value": told.alone}
-        known = self.default not in (None, "", (), MISSING, inspect.Parameter.empty)
+        if told.above is not None:
+            common["callback"] = self._refuse_low
+        if self.default not in (None, "", (), MISSING, inspect.Parameter.empty):
+            common |= {"default": self.default, "show_default": "[default" not in told.text}
         return click.Option(
             [told.option or f"--{self.name.replace('_', '-')}", self.name], type=self.type, multiple=self.several,
-            metavar=told.metavar, required=told.required, shell_complete=complete, default=self.default if known else None,
-            show_default=known and "[default" not in told.text, **common,
+            metavar=told.metavar, required=told.required, shell_complete=complete, **common,
         )  # fmt: skip
+
+    def _refuse_low(self, context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+        """Refuse a value that is not above the limit; NaN is refused too."""
+        if value is not None and self.help.above is not None and not value > self.help.above:
+            raise InvalidValue(f"{option.opts[0]} must be a number above {self.help.above:g}, got {value:g}")
+        return value
 
 
 def _declared(function: Callable[..., Any]) -> Iterator[Declared]:

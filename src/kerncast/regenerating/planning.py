@@ -26,7 +26,7 @@ from kerncast.training.recipe import Recipe
 from kerncast.writing.shell import word
 
 # How a benchmark asks for a setting that is missing or wrong.
-SETTING = "`set` "
+SETTING = "`changes` "
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,9 @@ def _check_import(routine: Routine, wanted: Import) -> None:
         devices.get(wanted.device)
     if not wanted.paths:
         where = f" ({wanted.source})" if wanted.source else ""
-        raise InvalidValue(f"routine {routine.name} reads files that you have{where}: name them with `set` import.files=FILE")
+        raise InvalidValue(
+            f"routine {routine.name} reads files that you have{where}: name them with `changes` import.files=FILE"
+        )
     missing = [path for path in wanted.paths if not path.exists()]
     if missing:
         raise NotFound(f"there is no {missing[0]}, which import.files names")
@@ -125,7 +127,7 @@ def _check_sweep(routine: Routine, sweep: Sweep | SuiteSweep) -> None:
     if not any(block.height for block in sweep.iter_blocks()):
         raise InvalidValue(
             f"no config of {family.id} can run any of the {sweep.problem_count:,} problems of routine {routine.name} on "
-            f"{sweep.device.name}: see the constraints in `kerncast families {word(family.id)}`"
+            f"{sweep.device.name}: see the constraints in `kerncast list family {word(family.id)}`"
         )
     if not isinstance(sweep, Sweep):
         return
@@ -134,7 +136,7 @@ def _check_sweep(routine: Routine, sweep: Sweep | SuiteSweep) -> None:
     if 1 < groups < routine.train.folds:
         raise InvalidValue(
             f"train.folds is {routine.train.folds} and the problems of {family.id} make {groups} groups "
-            f"({', '.join(family.op.split_group)}), which stay whole: name more problems, or `set` train.folds={groups}"
+            f"({', '.join(family.op.split_group)}), which stay whole: name more problems, or `changes` train.folds={groups}"
         )
 
 

@@ -101,7 +101,7 @@ class Updated:
         return self.replaced or self.verdict in (*REPLACES, NOTHING_NEW, PLANNED)
 
     def as_json(self) -> dict[str, Any]:
-        """What `kerncast update --json` prints."""
+        """What `kerncast regenerate update --json --replace` prints."""
         facts = {name: getattr(self, name) for name in ("verdict", "replaced", "model", "previous", "rows", "problems")}
         sides = {name: None if one is None else one.as_json() for name, one in (("new", self.new_data), ("old", self.old_data))}
         more = {"reasons": list(self.reasons), "left_out": self.left_out, "factors": self.factors}

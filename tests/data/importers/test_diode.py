@@ -125,7 +125,7 @@ def test_rows_that_gemm_triton_lacks_are_skipped_by_reason(tmp_path):
     assert found.rows == 6
     assert {kind.kind: kind.rows for kind in found.skipped.kinds} == {
         "a time must be a positive number of milliseconds": 2,
-        "a config must be one of gemm/triton's (`kerncast families gemm/triton`)": 1,
+        "a config must be one of gemm/triton's (`kerncast list family gemm/triton`)": 1,
         "`config` must be an object": 1,
         "a size must be a number, not a symbol": 1,
         "A and B must have one dtype, and gemm must have it": 1,

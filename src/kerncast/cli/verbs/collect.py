@@ -48,7 +48,7 @@ def command(
     kerncast collect share-3 --active --budget 10m --out share-3-chosen
     kerncast collect gemm/ck_tile --benchmark ck-tile --set build_dir=/ck/build --set arch=gfx942 --problems llm \\
         --vary dtype=fp16 --vary layout=rcr --configs sample:200 --build-jobs 16 --out mi300
-    kerncast collect gemm/triton --vectors llm --on ray --address 10.0.0.1:6379 --out fleet
+    kerncast collect llm --on ray --address 10.0.0.1:6379 --out fleet
     """
     out = Path(call["out"])
     if call["dry_run"]:

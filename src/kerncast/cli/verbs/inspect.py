@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import click
 
-from kerncast.api.parameters import Where
+from kerncast.api.inspect import inspect
 from kerncast.api.printing import echo
-from kerncast.api.verify import verify as verified
 from kerncast.cli.options import in_options
-from kerncast.cli.verb import verb
+from kerncast.cli.verb import Call, verb
 from kerncast.cli.views.disagreements import disagreement_lines
 from kerncast.cli.views.hardware import hardware_lines
 from kerncast.cli.views.output import (
@@ -26,19 +24,15 @@ from kerncast.cli.views.output import (
 )
 from kerncast.cli.views.skipped import skipped_facts, skipped_lines
 from kerncast.data.dataset import Dataset
-from kerncast.data.quality import inspect_dataset
-from kerncast.errors import InvalidValue
 from kerncast.limits import sentence
 from kerncast.writing.help import Help
 from kerncast.writing.terminal import distinct
 
 
-@verb("inspect")
+@verb("inspect", inspect)
 def command(
-    path: Annotated[Path, Help(metavar="DATASET|PATH", names="dataset_folders")],
+    call: Call,
     *,
-    verify: Annotated[bool, Help("Check an artefact of any kind whole, and say what is wrong with it.")] = False,
-    where: Where = (),
     top: Annotated[int, Help("Problems to print in the table of fastest configs.", metavar="N", least=0)] = 10,
     as_json: Json = False,
 ) -> None:
@@ -59,17 +53,16 @@ def command(
     kerncast inspect exp --where problem.dtype=bf16 --json
     kerncast inspect ~/.local/share/kerncast/models --verify
     """
-    if verify:
-        if where:
-            raise InvalidValue("--where looks at some rows, and --verify checks all of an artefact: leave one of them out")
-        checked = verified(path)
+    path = call["path"]
+    if call["verify"]:
+        checked = call()
         print_json(checked.as_json()) if as_json else echo(*checked.lines())
         if not checked.whole:
             raise SystemExit(1)
         return
     with working(f"inspecting {path}"):
         dataset = Dataset.open(path)
-        report = inspect_dataset(dataset, tuple(where))
+        report = call(path=dataset)
     if as_json:
         print_json({**report, "skipped": skipped_facts(dataset.skipped)})
         return

@@ -13,10 +13,8 @@ import click
 
 from kerncast.api.on_ray import HERE, Cluster, spread_over
 from kerncast.api.printing import echo
-from kerncast.api.quickstart import quickstart
-from kerncast.api.regenerate import regenerate
+from kerncast.api.regenerate import first_look, rerun, update
 from kerncast.api.showing import shown
-from kerncast.api.update import update
 from kerncast.cli.options import in_options
 from kerncast.cli.signals import polite_signals
 from kerncast.cli.verb import Call, VerbGroup, group, verb
@@ -51,7 +49,7 @@ def command() -> None:
 
     ROUTINE is one that ships (a100-mm, conv-cpu, gemm-cpu, inductor-cpu, reshard-cpu, ttnn-concatenate-heads,
     ttnn-create-qkv-heads, ttnn-exp, ttnn-exp-table, ttnn-paged-sdpa-decode) or a TOML file (docs/regenerating.md).
-    `kerncast regenerate ROUTINE --help` shows its options. The other routines have options of their own.
+    `kerncast regenerate ROUTINE --help` shows its options. The other routines have options of their own. Each takes --json.
 
     \b
     kerncast regenerate gemm-cpu --dry-run
@@ -63,7 +61,7 @@ def command() -> None:
     """
 
 
-@verb("ROUTINE", regenerate)
+@verb("ROUTINE", rerun)
 def routine(call: Call, name: Annotated[str, Help(metavar="ROUTINE")], *, as_json: Json = False) -> None:
     """Measure, train and compare again, and put the model into the store if there is none, or if --replace says so.
 
@@ -93,7 +91,7 @@ def routine(call: Call, name: Annotated[str, Help(metavar="ROUTINE")], *, as_jso
 
 
 @command.verb("update", update)
-def continued(call: Call, *, as_json: Json = False) -> None:
+def update_model(call: Call, *, as_json: Json = False) -> None:
     """Continue a model with new measurements, and keep the result if it is not worse.
 
     MODEL is a directory, or the id of a model in the store. Rows that it has learned from already are left out. The new
@@ -123,8 +121,8 @@ def continued(call: Call, *, as_json: Json = False) -> None:
         raise SystemExit(1)
 
 
-@command.verb("quickstart", quickstart)
-def first_look(call: Call, *, as_json: Json = False) -> None:
+@command.verb("quickstart", first_look)
+def quickstart(call: Call, *, as_json: Json = False) -> None:
     """Measure real GEMM kernels on this machine, learn to choose among them, and see what that is worth.
 
     Builds the family gemm/cpu, measures a few dozen shapes with 160 kernels each and some of them again (to know how far

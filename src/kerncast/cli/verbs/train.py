@@ -51,15 +51,17 @@ def command(
     kerncast train reshards --kind mlp --features in_x,in_y,out_x,out_y,tiles --out mlp
     kerncast train reshards --weights weights --out again
     """
-    folds, base = call["folds"], None if call["base"] is None else Model.load(call["base"])
+    folds, base, knobs = call["folds"], call["base"], call.knobs
     if no_folds and folds is not None:
         raise InvalidValue(f"--folds {folds} and --no-folds contradict each other: leave one out")
     if no_folds and call["hard_mining"]:
         echo("! --hard-mining is not compared with the run without it: --no-folds evaluates nothing", err=True)
-    kind = call["kind"] or ("mlp" if call["weights"] is not None else "gbdt" if base is None else base.manifest.kind)
+    if any(value is not None for value in knobs.values()):
+        usual = "mlp" if call["weights"] is not None else "gbdt" if base is None else Model.load(base).manifest.kind
+        knobs = converted_knobs(call["kind"] or usual, knobs)
     try:
         with shown(plain=True, what="reading the measurements") as progress:
-            trained = call(base=base, folds=0 if no_folds else folds, progress=progress, **converted_knobs(kind, call.knobs))
+            trained = call(folds=0 if no_folds else folds, progress=progress, **knobs)
     except KeyboardInterrupt:
         if base is None and not no_folds:
             echo("finished folds are kept: run the same command to continue with the rest", err=True)
@@ -76,7 +78,7 @@ def command(
         _show_trained(trained, call, base, no_folds)
 
 
-def _show_trained(trained: Model, call: Call, base: Model | None, no_folds: bool) -> None:
+def _show_trained(trained: Model, call: Call, base: Path | None, no_folds: bool) -> None:
     data, features, out = trained.manifest.data, trained.manifest.features, call["out"]
     problems = f"{data.problems:,} problems{distinct(trained.evaluation.get('pooled'))}"
     echo(

@@ -136,5 +136,5 @@ def device_of(model: Model, name: str | None) -> Device | str | None:
     if name is None:
         return model.device.name if len(model.manifest.devices) > 1 else None
     if "/" in name or "\\" in name or name.endswith(".toml"):
-        raise InvalidValue("a device is named (`b200`), not read from a file: see `kerncast devices` for the names")
+        raise InvalidValue("a device is named (`b200`), not read from a file: see `kerncast list device` for the names")
     return name

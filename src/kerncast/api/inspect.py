@@ -1,16 +1,20 @@
-"""`kerncast.verify`: check an artefact whole, and say what is wrong with it."""
+"""`kerncast.inspect`: what a dataset holds, or whether an artefact is whole."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, overload
 
+from kerncast.api.parameters import Where
 from kerncast.api.showing import Wanted, shown
-from kerncast.files.given import given_path
+from kerncast.data.dataset import Dataset
+from kerncast.errors import InvalidValue
+from kerncast.files.given import given_path, texts
 from kerncast.verifying.findings import Checked
 from kerncast.verifying.verify import verify as run
+from kerncast.writing.help import Help
 from kerncast.writing.terminal import line
 
 # Files that are no artefacts, of which this many are named.
@@ -19,7 +23,7 @@ NAMED = 3
 
 @dataclass(frozen=True, repr=False)
 class Verification:
-    """What `verify` found: one entry per artefact. `bool(verification)` is False if something is wrong."""
+    """Whether artefacts are whole, one entry for each. `bool(verification)` is False if something is wrong."""
 
     path: Path
     artefacts: tuple[Checked, ...]
@@ -72,13 +76,33 @@ class Verification:
         return "\n".join(map(line, self.lines()))
 
 
-def verify(path: str | Path, *, progress: Wanted = "auto") -> Verification:
-    """Check everything of an artefact that can be checked: checksums, rows, weights, keys. Nothing of it is run.
+@overload
+def inspect(
+    path: Dataset | str | Path, *, verify: Literal[True], where: Where = (), progress: Wanted = "auto"
+) -> Verification: ...
+@overload
+def inspect(
+    path: Dataset | str | Path, *, verify: Literal[False] = False, where: Where = (), progress: Wanted = "auto"
+) -> dict[str, Any]: ...
+def inspect(
+    path: Annotated[Dataset | str | Path, Help(metavar="DATASET|PATH", names="dataset_folders")],
+    *,
+    verify: Annotated[bool, Help("Check an artefact of any kind whole, and say what is wrong with it.")] = False,
+    where: Where = (),
+    progress: Wanted = "auto",
+) -> dict[str, Any] | Verification:
+    """What a dataset holds, how noisy it is and what is wrong with it; `where` looks at some of its rows.
 
-    `path` is a dataset, an unfinished collection, a model, a store, a sweep, exported C or a table of choices, measured
+    With `verify`, check everything of an artefact that can be checked: checksums, rows, weights, keys. Nothing of it is run.
+    `path` is then a dataset, an unfinished collection, a model, a store, a sweep, exported C or a table of choices, measured
     choices, predictions, what `evaluate --json` printed, a TOML file (overrides, mapping, device profile, routine,
     benchmark), or a folder of these.
     """
-    place = given_path(path, "the path of an artefact", "name the folder or the file")
+    if not verify:
+        return (path if isinstance(path, Dataset) else Dataset.open(path)).inspect(texts(where))
+    if texts(where):
+        raise InvalidValue("`where` looks at some rows, and `verify` checks all of an artefact: leave one of them out")
+    held = path.path if isinstance(path, Dataset) else path
+    place = given_path(held, "the path of an artefact", "name the folder or the file")
     with shown(progress) as show:
         return Verification(place, *run(place, show))
