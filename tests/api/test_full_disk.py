@@ -46,7 +46,7 @@ def home(tmp_path_factory):
 VERBS = {
     "import": ("import", "kernel-tuner", "cache.json", "--out", "out"),
     "merge": ("merge", "d", "d2", "--out", "out"),
-    "train": ("train", "d", "--model", "roofline", "--folds", "2", "--out", "out", "--threads", "1"),
+    "train": ("train", "d", "--kind", "roofline", "--folds", "2", "--out", "out", "--threads", "1"),
     "export": ("export", "m", "--out", "out"),
     "models add": ("models", "add", "m", "--store", "out"),
     "sweep": ("sweep", "gemm/triton", "--problems", "lognormal:4;M=16:512;N=16:512;K=16:512", "--configs", "sample:4",

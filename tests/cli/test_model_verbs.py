@@ -32,7 +32,7 @@ def home(tmp_path_factory):
     synthetic_dataset(folder / "d", part(0, 25))
     synthetic_dataset(folder / "new", part(25, 25))
     synthetic_dataset(folder / "sharded", SHARDED, FAMILIES.get("matmul_sharded/single"))
-    for args in (["d", "m", *QUICK], ["d", "poor", "--model", "roofline", "--folds", "2"], ["sharded", "single", *QUICK]):
+    for args in (["d", "m", *QUICK], ["d", "poor", "--kind", "roofline", "--folds", "2"], ["sharded", "single", *QUICK]):
         with pytest.raises(SystemExit) as stopped:
             cli.main(["train", str(folder / args[0]), "--out", str(folder / args[1]), *args[2:]])
         assert stopped.value.code == 0
@@ -165,7 +165,7 @@ def test_tuning_leaves_what_was_given_and_says_what_it_chose(home, run, tmp_path
 def test_a_warm_start_takes_the_kind_of_its_base_and_says_what_it_is_judged_on(home, run, tmp_path):
     """Without --model; one hold-out, not folds, on the screen and on the card."""
     quick = ("--epochs", "1", "--threads", "1")
-    run("train", home / "d", "--out", tmp_path / "base", "--model", "mlp", "--folds", "2", *quick)
+    run("train", home / "d", "--out", tmp_path / "base", "--kind", "mlp", "--folds", "2", *quick)
     code, out, err = run("train", home / "new", "--out", tmp_path / "m", "--base", tmp_path / "base", *quick)
     assert code == 0, err
     assert "problems, on one fixed hold-out by M,N,K,batch)" in out

@@ -23,7 +23,7 @@ def model(tmp_path_factory):
 
 def test_search_prints_configs_with_predictions_and_how_much_was_seen(model, run):
     """A table for people; outside the trained range a warning first."""
-    code, out, _ = run("select", "--search", model, *PROBLEM, "--strategy", "random", "--budget", "50", "--top-k", "4")
+    code, out, _ = run("select", "--search", model, *PROBLEM, "--strategy", "random", "--budget", "50", "--top", "4")
     lines = out.splitlines()
     assert code == 0
     assert lines[0].startswith("random search for M=512 N=512 K=512")
@@ -36,7 +36,7 @@ def test_search_prints_configs_with_predictions_and_how_much_was_seen(model, run
 
 def test_search_as_json_is_the_same_for_the_same_seed(model, run):
     """Configs as values, nothing that is not known."""
-    args = [model, *PROBLEM, "--strategy", "de", "--budget", "60", "--top-k", "3", "--seed", "7", "--json"]
+    args = [model, *PROBLEM, "--strategy", "de", "--budget", "60", "--top", "3", "--seed", "7", "--json"]
     _, first, _ = run("select", "--search", *args)
     _, second, _ = run("select", "--search", *args)
     found = json.loads(first)

@@ -248,7 +248,7 @@ def test_a_driver_that_is_killed_continues_from_its_journal(cluster, faults, tmp
     out, journal = tmp_path / "d", tmp_path / "d" / "journal.jsonl"
     kerncast.sweep(TRITON, device="a100", out=tmp_path / "vectors", **SWEEP)
     command = [
-        sys.executable, "-m", "kerncast.cli", "collect", TRITON.id, "--vectors", tmp_path / "vectors", "--backend", FAULTY,
+        sys.executable, "-m", "kerncast.cli", "collect", tmp_path / "vectors", "--backend", FAULTY,
         "--on", "ray", "--address", cluster.address, "--resource", "resumed", "--out", out, "--json", "--chunk-size", "4",
         "--samples", "3", "--warmup", "0s",
     ]  # fmt: skip

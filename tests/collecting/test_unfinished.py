@@ -63,7 +63,7 @@ def test_what_a_budget_left_is_read_trained_on_merged_and_completed(tmp_path, mo
     code, shown = run(capsys, "inspect", path, "--json")
     assert json.loads(shown.out)["unfinished"] == {"vectors": 60, "measured": measured, "ended": "budget"}
 
-    code, shown = run(capsys, "train", path, "--model", "linear", "--no-folds", "--out", tmp_path / "model")
+    code, shown = run(capsys, "train", path, "--kind", "linear", "--no-folds", "--out", tmp_path / "model")
     assert (code, said in shown.err) == (0, True), shown.err
 
     collect(request(tmp_path / "other"), [vectors(2)])

@@ -124,7 +124,7 @@ def test_the_verbs_take_a_model_of_ck(made_by_ck, listed, run):
     chosen = json.loads(run("select", made_by_ck.gemm, *asked, *pool, "--json")[1])
     told = json.loads(run("predict", made_by_ck.gemm, *asked, *pool, "--json")[1])
     one = json.loads(run("predict", made_by_ck.gemm, *asked, "--config", chosen["label"], "--json")[1])
-    found = json.loads(run("select", "--search", made_by_ck.gemm, *asked, *pool, "--top-k", 1, "--json")[1])["found"][0]
+    found = json.loads(run("select", "--search", made_by_ck.gemm, *asked, *pool, "--top", 1, "--json")[1])["found"][0]
     assert chosen["time_ns"] == told["time_ns"] == one["time_ns"] == found["time_ns"]
     assert "known" not in found
     other = [text.replace("layout=rcr", "layout=rrr") for text in asked]

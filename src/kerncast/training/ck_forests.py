@@ -187,7 +187,7 @@ def _continued(base: Model, table: Table, targets: tuple[str, ...]) -> Forests:
     where = f"`base` {base.path}"
     if not (base.path / SPEC).is_file():
         raise InvalidValue(
-            f"{where}: `file_format=ck` continues CK's forests of the base, and it has none: train it with `file_format=ck`, or "
+            f"{where}: `file_format=ck` continues its CK forests, and it has none: train it with `file_format=ck`, or "
             "leave `file_format` out"
         )
     found = read_forests(base.path)
