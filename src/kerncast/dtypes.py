@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kerncast.expr import Expr, Symbol, Table, lookup
+from kerncast.expr import Expr, Table, lookup
 from kerncast.parameters import Categorical
 
 CODES = {
@@ -36,9 +36,8 @@ CODES = {
     "w4a16_mxfp4": 18,
     "w4a8_mxfp4_mxfp8": 19,
 }
-# How many there were when the first files were written: tables by dtype keep this length, and with it their digests, for
-# parameters that take no later one.
-FIRST = 16
+# The formats of tensors: what a dtype parameter takes unless it names others.
+OF_TENSORS = list(CODES)[:16]
 
 # Bytes per element, shared exponents and scales included where the format has them in the tensor:
 # bfp8 is 1,088 bytes per 32×32 tile, bfp4 576; fp8_block has an fp32 scale per 128×128 block and nvfp4 an
@@ -126,8 +125,8 @@ _ACTIVATION_BYTES = {name: BYTES[MULTIPLIED_AS.get(name, name)] for name in CODE
 
 
 def dtype_parameter(*names: str, **shared: Any) -> Categorical:
-    """A dtype parameter that takes some of the names above (all element types when none is given)."""
-    return Categorical({name: CODES[name] for name in names or list(CODES)[:FIRST]}, spelled=named, **shared)
+    """A dtype parameter that takes some of the names above (all formats of tensors when none is given)."""
+    return Categorical({name: CODES[name] for name in names or OF_TENSORS}, spelled=named, **shared)
 
 
 def bytes_per_element(dtype: Expr) -> Expr:
@@ -142,6 +141,4 @@ def activation_bytes(dtype: Expr) -> Expr:
 
 def by_dtype(numbers: Mapping[str, float], dtype: Expr) -> Expr:
     """The number of the dtype that a symbol names; 0 if it has none."""
-    codes = dtype.payload.codes if isinstance(dtype.payload, Symbol) else tuple(CODES.items())
-    length = max(FIRST, *(code + 1 for _, code in codes))
-    return lookup(Table.of([numbers.get(name, 0.0) for name, code in CODES.items() if code < length]), dtype)
+    return lookup(Table.of([numbers.get(name, 0.0) for name in CODES]), dtype)

@@ -4,8 +4,7 @@ Parameters are bound one after another and a constraint is applied as soon as it
 on whole blocks of partial points at a time. Parameters that no constraint connects are independent: they
 are listed separately and multiplied, so counting and sampling never walk the full product.
 
-Optional parameters are not searched: they are left out, or as a projection is given them. What was listed before such a
-parameter existed is listed now.
+Optional parameters are not searched: they are left out, or as a projection is given them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,14 @@ Value = int | bool | str | None
 LONGEST_RULE = 2_000
 
 
+@dataclass(frozen=True)
+class Computed:
+    """A usual value that follows from the parameters that are always there, with a word for it (`packed`)."""
+
+    word: str
+    rule: Callable[[Namespace], Expr]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
     """What every kind shares.
@@ -24,30 +32,39 @@ class Parameter:
     `default` fills a missing key once, at the edge (None: a missing key is an error). `when` says in which
     points the parameter applies; where it does not, it is None and reads as the number `inactive`.
 
-    An optional parameter has a word for None, `absent` (`packed`): the usual case, which also reads as `inactive`. It is
-    stored as None however it is given: as None, as the value with the number `inactive`, or as the number that `usual`
-    computes from the parameters that are always there. So keys, digests and files from before the parameter existed stay
-    valid.
+    A parameter with a `usual` value is optional: the usual value is stored as None however it is given, and None reads as
+    its number (0 if it is computed). So a model knows whether any other value was measured.
     """
 
     default: Value = None
     when: Callable[[Namespace], Expr] | None = None
     inactive: int = 0
-    absent: str = ""
-    usual: Callable[[Namespace], Expr] | None = None
+    usual: Value | Computed = None
     spelled: Callable[[str], str | None] | None = field(default=None, compare=False, repr=False)
     """What other tools' spellings of a label mean; for suggestions only."""
     doc: str = ""
 
     def _settle(self) -> None:
-        """The only value that there is need not be given anywhere."""
+        """The only value that there is need not be given anywhere, and a usual one is what None reads as."""
+        if self.usual is not None and not isinstance(self.usual, Computed):
+            index = self.index(self.usual)
+            if index is None:
+                raise InvalidValue(f"the usual value {self.refusal(self.usual)}")
+            object.__setattr__(self, "inactive", self.number(index))
         if self.default is None and self.size == 1 and not self.nullable:
             object.__setattr__(self, "default", self.value(0))
 
     @property
     def optional(self) -> bool:
         """Whether None is one of its values."""
-        return bool(self.absent)
+        return self.usual is not None
+
+    @property
+    def usual_word(self) -> str:
+        """What people call the usual value; empty if there is none."""
+        if self.usual is None or isinstance(self.usual, Computed):
+            return "" if self.usual is None else self.usual.word
+        return str(self.usual).lower() if isinstance(self.usual, bool) else str(self.usual)
 
     @property
     def nullable(self) -> bool:
@@ -101,15 +118,9 @@ class Parameter:
         """The rule, for error messages and listings."""
         raise NotImplementedError
 
-    @property
-    def first(self) -> Parameter:
-        """The parameter as it was first declared: what hashes are made of."""
-        return self
-
     def symbol(self, name: str) -> Symbol:
         """How expressions read this parameter."""
-        later = len(self.codes) - len(self.first.codes)
-        return Symbol(name, self.codes, float(self.inactive) if self.nullable else None, later)
+        return Symbol(name, self.codes, float(self.inactive) if self.nullable else None)
 
 
 def _integer(value: Any) -> int | None:
@@ -266,22 +277,15 @@ class Bool(Parameter):
 
 @dataclass(frozen=True, init=False)
 class Categorical(Parameter):
-    """Labels with explicit codes, which are never renumbered: datasets and models outlive a list's order.
-
-    `later` labels were appended after the first version; hashes leave them out, so that what was stored before stays valid.
-    """
+    """Labels with explicit codes, which are never renumbered: datasets and models outlive a list's order."""
 
     labels: tuple[tuple[str, int], ...] = field(default=())
-    later: tuple[str, ...] = ()
 
-    def __init__(self, codes: Mapping[str, int], later: Iterable[str] = (), **shared: Any) -> None:
+    def __init__(self, codes: Mapping[str, int], **shared: Any) -> None:
         if not codes or len(set(codes.values())) != len(codes) or min(codes.values()) < 0:
             raise InvalidValue(f"a categorical needs labels with different codes ≥ 0, got {dict(codes)}")
         super().__init__(**shared)
         object.__setattr__(self, "labels", tuple(codes.items()))
-        object.__setattr__(self, "later", tuple(later))
-        if list(codes)[len(codes) - len(self.later) :] != list(self.later) or len(self.later) == len(codes):
-            raise InvalidValue(f"labels that came later must be the last ones, got {', '.join(self.later)}")
         self._settle()
 
     @property
@@ -307,10 +311,6 @@ class Categorical(Parameter):
 
     def describe(self) -> str:
         return f"one of {', '.join(label for label, _ in self.labels)}"
-
-    @property
-    def first(self) -> Categorical:
-        return self.only(*(label for label, _ in self.labels[: self.size - len(self.later)])) if self.later else self
 
     def only(self, *labels: str, **changes: Any) -> Categorical:
         """The same parameter with some of its labels, codes unchanged."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.expr import Expr, Namespace, Program, symbol
-from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo, Value
+from kerncast.parameters import Bool, Categorical, Choice, Computed, Int, Parameter, PowerOfTwo, Value
 from kerncast.writing import html
 from kerncast.writing.terminal import TextTable, assignments, printable
 
@@ -77,9 +77,7 @@ class Space:
         namespace: str,
         parameters: Mapping[str, Parameter],
         constraints: Iterable[Constraint] = (),
-        optional_outside: Iterable[str] = (),
     ) -> None:
-        """`optional_outside` are symbols of optional parameters of another space that constraints read."""
         self.owner = owner
         self.namespace = namespace
         self.parameters: dict[str, Parameter] = dict(parameters)
@@ -93,9 +91,8 @@ class Space:
             if parameter.when is not None
         }
         self.constraints = tuple(constraints)
-        self._optional_outside = frozenset(optional_outside)
         self.optional: dict[str, Program | None] = {
-            name: None if parameter.usual is None else Program({name: parameter.usual(scope)})
+            name: Program({name: parameter.usual.rule(scope)}) if isinstance(parameter.usual, Computed) else None
             for name, parameter in self.parameters.items()
             if parameter.optional
         }
@@ -106,7 +103,7 @@ class Space:
                 raise InvalidValue(f"{owner}: the default of {name} must be {parameter.describe()}, got {parameter.default!r}")
 
     def _check_optional(self) -> None:
-        """An optional parameter has no default and no condition; its usual value follows from what is always there."""
+        """An optional parameter has no default and no condition; a computed usual value follows from what is always there."""
         for name, program in self.optional.items():
             rule = self.parameters[name]
             if rule.default is not None or rule.when is not None:
@@ -134,21 +131,15 @@ class Space:
 
     @cached_property
     def digest(self) -> str:
-        """A stable hash of the declaration: values, codes, conditions and constraints.
-
-        Optional parameters do not count, nor do rules about them: what was listed without them is still right.
-        """
+        """A stable hash of the declaration: values, codes, conditions, usual values and constraints."""
         hasher = hashlib.blake2b(digest_size=16)
-        optional = {f"{self.namespace}.{name}" for name in self.optional} | self._optional_outside
         for name, parameter in self.parameters.items():
-            if parameter.optional:
-                continue
             when = self.active[name].digest if name in self.active else ""
-            first = parameter.first
-            hasher.update(repr((name, first.describe(), first.codes, first.inactive, when)).encode())
+            computed = self.optional.get(name)
+            usual = parameter.usual_word if computed is None else computed.digest
+            text = repr((name, parameter.describe(), parameter.codes, parameter.inactive, when, usual))
+            hasher.update(text.encode())
         for constraint in self.constraints:
-            if optional & {item.name for item in constraint.program.symbols}:
-                continue
             hasher.update(repr((constraint.name, constraint.program.digest)).encode())
         return hasher.hexdigest()
 
@@ -160,7 +151,11 @@ class Space:
 
     def _lines(self) -> list[tuple[str, str, str]]:
         return [
-            (name, rule.describe() + (", where it applies" if name in self.active else ""), rule.absent or _shown(rule.default))
+            (
+                name,
+                rule.describe() + (", where it applies" if name in self.active else ""),
+                rule.usual_word or _shown(rule.default),
+            )
             for name, rule in self.parameters.items()
         ]
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.support.artefacts import reseal
 
 import kerncast
 from kerncast import cli, devices
@@ -84,8 +85,7 @@ def test_a_killed_collection_is_read_too_and_a_running_one_is_called_so(tmp_path
     path = tmp_path / "d"
     measured = ended(path, monkeypatch).measured
     state = json.loads((path / STATE).read_text())
-    del state["seal"]  # as earlier versions wrote it
-    (path / STATE).write_text(json.dumps({**state, "ended": None, "measured": None}))
+    (path / STATE).write_bytes(reseal({**state, "ended": None, "measured": None}))
     assert f"{measured} of 60 vectors" in str(Dataset.open(path).completeness)
     assert Dataset.open(path).completeness.ended is None
     with locked(path):

@@ -1,6 +1,5 @@
 """Datasets: conforming rows, appending, reading, merging, refusing."""
 
-import dataclasses
 import json
 
 import polars as pl
@@ -201,27 +200,17 @@ def test_foreign_newer_truncated_and_incomplete_datasets_are_refused_by_name(tmp
     refused("is incomplete")
 
 
-def test_an_older_version_is_upgraded_when_read(tmp_path, monkeypatch):
-    """Each version has one step to the next; the files stay as they are."""
-    make(tmp_path / "d")
-    sources = [{"digest": "0", "name": "upgraded", "format": "csv"}]
-    newer = dataclasses.replace(dataset._FILE, version=2, upgrades={1: lambda data: {**data, "sources": sources}})
-    monkeypatch.setattr(dataset, "_FILE", newer)
-    opened = Dataset.open(tmp_path / "d")
-    assert (opened.contents.version, opened.contents.sources[0].name, opened.rows) == (2, "upgraded", 3)
-
-
-def test_rows_from_before_a_parameter_existed_get_its_default(tmp_path):
+def test_a_parameter_that_rows_do_not_have_gets_its_default(tmp_path):
     """A parameter with a default may be added to an op without importing everything again."""
     frame = schema.conform(TRITON, rows())
-    upgraded = schema.upgrade_columns(TRITON, frame.drop("problem.batch").lazy(), "file").collect()
-    assert upgraded.equals(frame)
-    without_key = frame.drop("problem.batch").with_columns(key=pl.lit("the key before batch existed"))
-    assert schema.upgrade_columns(TRITON, without_key.lazy(), "file").collect()["key"].equals(frame["key"])
+    completed = schema.with_every_column(TRITON, frame.drop("problem.batch").lazy(), "file").collect()
+    assert completed.equals(frame)
+    without_key = frame.drop("problem.batch").with_columns(key=pl.lit("the key without batch"))
+    assert schema.with_every_column(TRITON, without_key.lazy(), "file").collect()["key"].equals(frame["key"])
     with pytest.raises(BadFile, match=r"file has no column 'problem\.layout'"):
-        schema.upgrade_columns(TRITON, frame.drop("problem.layout").lazy(), "file")
+        schema.with_every_column(TRITON, frame.drop("problem.layout").lazy(), "file")
     with pytest.raises(BadFile, match=r"file has the column 'problem\.colour'"):
-        schema.upgrade_columns(TRITON, frame.lazy().with_columns(pl.lit(1).alias("problem.colour")), "file")
+        schema.with_every_column(TRITON, frame.lazy().with_columns(pl.lit(1).alias("problem.colour")), "file")
 
 
 def test_a_dataset_appears_whole_or_not_at_all(tmp_path):

@@ -8,19 +8,22 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.artefacts import reseal
 
 from kerncast.data import Dataset
 from kerncast.errors import BadFile
 from kerncast.files import checksums
+from kerncast.files.versioned import seal_of
+from kerncast.models import Model
 from kerncast.parsing import decode_json, decode_toml, load_json
 
-OLD = Path(__file__).parents[1] / "fixtures" / "0.1" / "dataset"
+ELSEWHERE = Path(__file__).parents[1] / "fixtures" / "made_elsewhere"
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A dataset of an earlier version, whose manifest has no checksum."""
-    shutil.copytree(OLD, tmp_path / "d")
+    """A dataset."""
+    shutil.copytree(ELSEWHERE / "dataset", tmp_path / "d")
     return tmp_path / "d"
 
 
@@ -41,10 +44,9 @@ def test_a_part_is_verified_when_its_rows_are_read_and_again_only_after_a_change
         Dataset.open(folder).read()
 
 
-def test_a_changed_manifest_is_refused_and_one_without_a_checksum_is_read(folder):
-    """A digit of a device's number, or a row count, cannot change unnoticed once this version has written the file."""
+def test_a_changed_manifest_is_refused(folder):
+    """A digit of a device's number, or a row count, cannot change unnoticed; a checksum that fits makes no file safe."""
     dataset = Dataset.open(folder)
-    dataset._write_file(dataset.contents)
     file = folder / "dataset.json"
     text = file.read_text()
     assert Dataset.open(folder).contents == dataset.contents
@@ -57,9 +59,25 @@ def test_a_changed_manifest_is_refused_and_one_without_a_checksum_is_read(folder
         Dataset.open(folder)
     data = json.loads(text)
     data["parts"][0]["file"] = "../other.parquet"
-    del data["seal"]
-    file.write_text(json.dumps(data))
+    file.write_bytes(reseal(data))
     with pytest.raises(BadFile, match="is not a file in it"):
+        Dataset.open(folder)
+
+
+def test_files_of_another_version_of_kerncast_are_refused_with_what_makes_them_again(folder, tmp_path):
+    """A model that lacks a field of today, though nothing in it changed since; a dataset without a checksum."""
+    shutil.copytree(ELSEWHERE / "gbdt", tmp_path / "m")
+    file = tmp_path / "m" / "model.json"
+    data = json.loads(file.read_text())
+    del data["facts"]
+    file.write_text(json.dumps({**data, "checksum": seal_of({**data, "checksum": ""})}))
+    with pytest.raises(
+        BadFile, match=r"model.json is of another version of kerncast \(the key 'facts' .* train the model again"
+    ):
+        Model.load(tmp_path / "m")
+    file = folder / "dataset.json"
+    file.write_text(json.dumps({name: value for name, value in json.loads(file.read_text()).items() if name != "seal"}))
+    with pytest.raises(BadFile, match=r"dataset.json has no checksum: restore it, or import the data again"):
         Dataset.open(folder)
 
 

@@ -7,12 +7,13 @@ import tomllib
 
 import msgspec
 import pytest
+from tests.support.artefacts import reseal
 
 from kerncast.errors import BadFile, CannotWrite, InvalidValue
 from kerncast.files import atomic
 from kerncast.files.atomic import build_directory, drafted, is_draft, refuse_unwritable, replace_file, write_text
 from kerncast.files.lock import in_turn
-from kerncast.files.versioned import Versioned, json_text
+from kerncast.files.versioned import Versioned
 from kerncast.parsing import decode_toml
 
 
@@ -72,9 +73,9 @@ def test_threads_that_write_one_file_do_not_share_a_draft(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize(("name", "draft"), [(".f.4711", True), (".f.4711.2", True), ("f.4711", False), (".g.4711", False)])
+@pytest.mark.parametrize(("name", "draft"), [(".f.4711.2.kerncast", True), (".f.4711", False), (".g.4711.2.kerncast", False)])
 def test_a_draft_is_known_by_its_name(name, draft):
-    """That of an earlier version too, which had no number."""
+    """With the process and a number, and of this file."""
     assert is_draft(name, "f") is draft
 
 
@@ -126,15 +127,20 @@ def test_those_who_wait_for_a_lock_come_one_after_the_other(tmp_path):
 # -- JSON that says what it is ---------------------------------------------------------------------------
 
 
-KIND = Versioned("kerncast-test", 3, Contents, "a test file", "make it again", {2: lambda data: {**data, "name": "from 2"}})
+KIND = Versioned("kerncast-test", 3, Contents, "a test file", "make it again")
 
 
 def test_what_was_written_is_read(tmp_path):
-    """And an older file goes through each step to the version of today."""
-    (file := tmp_path / "f").write_bytes(json_text(Contents("a")))
+    """The checksum is beside the contents, or in a field of theirs."""
+    (file := tmp_path / "f").write_bytes(KIND.text(Contents("a")))
     assert KIND.read(file) == Contents("a")
-    file.write_bytes(json_text(Contents("a", version=2)))
-    assert KIND.read(file) == Contents("from 2")
+    own = Versioned("kerncast-test", 3, Contents, "a test file", "make it again", seal_field="name")
+    file.write_bytes(own.text(Contents("a")))
+    assert own.read(file).name == own.seal({"name": "", "format": "kerncast-test", "version": 3})
+
+
+# What another version of kerncast wrote, with its checksum.
+OTHER = reseal({"format": "kerncast-test", "version": 3}).decode()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,9 @@ def test_what_was_written_is_read(tmp_path):
         '{"format": "kerncast-test", "version": true}': "f has no valid version: True",
         '{"format": "kerncast-test", "version": 4}': "f is version 4, this kerncast reads up to version 3: upgrade kerncast",
         '{"format": "kerncast-test", "version": 1}': "f is version 1, this kerncast reads version 3: make it again",
-        '{"format": "kerncast-test", "version": 3}': r"f is damaged \(the key 'name' is missing\): make it again",
+        '{"format": "kerncast-test", "version": 3}': "f has no checksum: make it again",
+        '{"format": "kerncast-test", "version": 3, "name": "a", "seal": ""}': "f differs from its checksum: make it again",
+        OTHER: r"f is of another version of kerncast \(the key 'name' is missing\): make it again",
         "[" * 100_000: r"f is damaged",
         '{"format": "\\ud800"}': r"f is ",
     }.items(),

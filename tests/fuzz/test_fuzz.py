@@ -36,7 +36,7 @@ from kerncast.sweeping import Vectors
 from kerncast.testing.repeats import repeats
 
 CORPUS = Path(__file__).parent / "corpus"
-OLD = Path(__file__).parents[1] / "fixtures" / "0.1"
+ELSEWHERE = Path(__file__).parents[1] / "fixtures" / "made_elsewhere"
 MAPPED = CORPUS / "mapping" / "table.toml"
 IMPORTS = {
     "aiconfigurator": Options(),
@@ -115,7 +115,7 @@ def is_text(data):
 
 def test_arrays(tmp_path):
     """The arrays of tiers, which are made again if they cannot be used."""
-    model, file = Model.load(OLD / "gbdt"), tmp_path / "tiers.npz"
+    model, file = Model.load(ELSEWHERE / "gbdt"), tmp_path / "tiers.npz"
     for data in mutations("npz", repeats(40, 20_000)):
         file.write_bytes(data)
         survives(read_tiers, data, file, model)
@@ -123,7 +123,7 @@ def test_arrays(tmp_path):
 
 def test_queries():
     """JSON requests in Python; `tests/compiling` asks the same of C, under sanitizers."""
-    model = Model.load(OLD / "gbdt")
+    model = Model.load(ELSEWHERE / "gbdt")
     ready = Query(among([model]), compile=False)
     known = {str(status) for status in Answered if Place.JSON in status.places}
     for data in mutations("query", repeats(40, 5_000)):
@@ -152,7 +152,7 @@ def test_manifests_of_datasets(tmp_path):
     """A stranger's `dataset.json`, whose checksum fits."""
     for name in ("dataset", "declared_dataset"):
         folder = tmp_path / name
-        shutil.copytree(OLD / name, folder)
+        shutil.copytree(ELSEWHERE / name, folder)
 
         def use(folder=folder):
             dataset = Dataset.open(folder)
@@ -168,7 +168,7 @@ def test_manifests_of_datasets(tmp_path):
 def test_manifests_of_models(tmp_path):
     """A stranger's `model.json`: it loads and answers, or is refused."""
     folder = tmp_path / "model"
-    shutil.copytree(OLD / "gbdt", folder)
+    shutil.copytree(ELSEWHERE / "gbdt", folder)
 
     def use():
         model = Model.load(folder)
@@ -193,7 +193,7 @@ def test_manifests_of_models(tmp_path):
 def test_manifests_of_stores_and_sweeps(tmp_path):
     """`entry.json` and `vectors.json`."""
     store, sweep = tmp_path / "store", tmp_path / "sweep"
-    shutil.copytree(OLD / "store", store)
+    shutil.copytree(ELSEWHERE / "store", store)
     swept(sweep, "json")
     (entry,) = store.rglob("entry.json")
     for data in manifests(entry, repeats(40, 5_000)):

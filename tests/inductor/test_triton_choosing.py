@@ -51,7 +51,7 @@ STOCK = [
 
 
 def test_templates_are_configs():
-    """Inductor's usual arguments are left out, so that keys are those of before; a template without a tile is the library's."""
+    """Inductor's usual arguments are left out, so that a config has one key; a template without a tile is the library's."""
     tile = {
         "kind": "triton",
         **{name: ARGUMENTS[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")},

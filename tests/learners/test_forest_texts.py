@@ -16,7 +16,7 @@ from kerncast.learners.lightgbm_text import parse_forest
 from kerncast.models.manifest import read_manifest, write_manifest
 from kerncast.models.model import Model
 
-MODEL = Path(__file__).parents[1] / "fixtures" / "0.1" / "gbdt"
+MODEL = Path(__file__).parents[1] / "fixtures" / "made_elsewhere" / "gbdt"
 TEXT = gzip.decompress((MODEL / "time.0.lgbm.gz").read_bytes()).decode()
 
 

@@ -20,7 +20,7 @@ from kerncast.store.store import Store
 from kerncast.training.train import Recipe, train
 
 # Models that this user did not train.
-FOREIGN = Path(__file__).parents[1] / "fixtures" / "0.1"
+FOREIGN = Path(__file__).parents[1] / "fixtures" / "made_elsewhere"
 RECIPE = Recipe("gbdt", {"trees": 2, "leaves": 4}, folds=2, threads=1)
 
 

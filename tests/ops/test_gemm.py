@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from tests.support.artefacts import reseal
 
 from kerncast.compiling.encoding import MISSING
 from kerncast.data import Dataset, schema
@@ -34,7 +35,7 @@ NEW = ("lda", "ldb", "ldc", "bias", "activation")
     ("layout", "lda", "ldb"), [("rrr", 6, 5), ("rcr", 6, 6), ("crr", 4, 5), ("ccr", 4, 6)]
 )  # fmt: skip
 def test_what_is_packed_is_none_and_not_in_the_key(layout, lda, ldb):
-    """The packed leading dimension, 0, false and none mean the same as nothing, so keys of before are those of today."""
+    """The packed leading dimension, 0, false and none mean the same as nothing, and a key names none of it."""
     given = {**SIZES, "layout": layout}
     plain = Problem(gemm_cpu, given)
     same = Problem(gemm_cpu, given, lda=lda, ldb=ldb, ldc=5, bias=False, activation="none")
@@ -52,7 +53,7 @@ def test_what_is_packed_is_none_and_not_in_the_key(layout, lda, ldb):
 
 
 def test_lists_of_problems_may_name_them():
-    """0 and the packed value list the packed problem once; a list without these parameters is what it was."""
+    """0 and the packed value list the packed problem once; a list may leave them out."""
     axes = pl.DataFrame({"M": [4, 4, 4], "N": [5] * 3, "K": [6] * 3, "dtype": ["fp32"] * 3, "layout": ["rrr"] * 3})
     assert complete(gemm.problem, axes, "a list", strict=True).height == 1
     found = complete(gemm.problem, axes.with_columns(lda=pl.Series([0, 6, 8])), "a list", strict=True)
@@ -62,7 +63,7 @@ def test_lists_of_problems_may_name_them():
 
 
 def test_a_dataset_has_the_columns_only_if_they_say_something(tmp_path):
-    """Files and digests of packed rows are those of before; parts with and without the columns are read and merged as one."""
+    """Packed rows have none of them, however they are given; parts with and without them are read and merged as one."""
     rows = synthetic_rows(problems=4).drop("key")
     packed = rows.with_columns(pl.lit(False).alias("problem.bias"), pl.col("problem.K").alias("problem.lda"))
     apart = packed.with_columns(pl.col("problem.lda") + 8, pl.lit("relu").alias("problem.activation"))
@@ -183,13 +184,15 @@ def test_the_names_of_pytorch_find_it(models):
 
 def test_an_optional_parameter_is_declared_soundly():
     """No default and no condition besides, and its usual value follows from what is always there."""
-    from kerncast.parameters import Int
+    from kerncast.parameters import Computed, Int
     from kerncast.space import Space
 
-    for wrong in ({"default": 1}, {"when": lambda p: p.a > 1}, {"usual": lambda p: p.c}):
-        others = {"a": Int(1, 9), "c": Int(0, 9, absent="none")}
+    for wrong in ({"default": 1}, {"when": lambda p: p.a > 1}, {"usual": Computed("as c", lambda p: p.c)}):
+        others = {"a": Int(1, 9), "c": Int(0, 9, usual=0)}
         with pytest.raises(InvalidValue, match=r"x: (b is optional|the usual value of b)"):
-            Space("x", "p", {**others, "b": Int(0, 9, absent="none", **wrong)})
+            Space("x", "p", {**others, "b": Int(0, 9, **{"usual": 0, **wrong})})
+    with pytest.raises(InvalidValue, match="the usual value must be a whole number from 0 to 9, got 12"):
+        Int(0, 9, usual=12)
 
 
 def test_a_file_with_a_column_too_many_is_still_refused(tmp_path):
@@ -199,9 +202,8 @@ def test_a_file_with_a_column_too_many_is_still_refused(tmp_path):
     file = data.path / data.contents.parts[0].file
     pl.read_parquet(file).with_columns(pl.lit(1).alias("problem.ldd")).write_parquet(file)
     manifest = json.loads((data.path / "dataset.json").read_text())
-    del manifest["seal"]
     manifest["parts"][0]["checksum"] = file_checksum(file)
-    (data.path / "dataset.json").write_text(json.dumps(manifest))
+    (data.path / "dataset.json").write_bytes(reseal(manifest))
     data = Dataset.open(data.path)
     with pytest.raises(BadFile, match=r"problem\.ldd"):
         data.read()

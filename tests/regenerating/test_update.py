@@ -71,7 +71,7 @@ def test_a_better_model_takes_the_place_of_the_old_one_and_knows_what_it_has_lea
     assert not [item for item in place.parent.iterdir() if item.name.startswith(".")]
     base, new = Model.load(home / "m"), Model.load(place)
     assert new.manifest.warm_start == (base.manifest.data.digest,)
-    assert (new.manifest.software, new.manifest.known_conditions) == ((SOFTWARE,), {"backend": ("triton",), "cache": ("cold",)})
+    assert (new.manifest.software, new.manifest.conditions) == ((SOFTWARE,), {"backend": ("triton",), "cache": ("cold",)})
     assert new.manifest.hull["M"].high > base.manifest.hull["M"].high
     # Tiers and the next update see everything that was measured.
     rows = Dataset.open(home / "new").read()

@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import polars as pl
 import pytest
+from tests.support.artefacts import reseal
 
 from kerncast import devices
 from kerncast.backends.cpu import CpuBackend
@@ -285,8 +286,7 @@ def test_without_a_model_it_measures_once_and_remembers(backend, tmp_path):
     assert again.choice(a, b).config == first.choice(a, b).config
     file = json.loads(path.read_text())
     file["choices"][0]["software"] = "other"
-    del file["seal"]
-    path.write_text(json.dumps(file))
+    path.write_bytes(reseal(file))
     third = Dispatcher("gemm/cpu", budget=0.05, remember=path, backend=backend)
     third.run(a, b)
     assert third.answered == {"measure": 1}

@@ -71,7 +71,7 @@ def test_rows_that_worked_against_a_constraint_abolish_it_only_if_they_are_many(
         wrong = pl.int_range(pl.len()).over(breaks) < count
         mixed = pl.concat([worked.filter(breaks & wrong), rows.filter(~(breaks & wrong))])
         model = train(made_up_dataset(tmp_path / f"{name}_data", family, mixed), tmp_path / name, SMALL)
-        assert ("padding_n" in model.manifest.contradicted_rules) == (name == "many")
+        assert ("padding_n" in model.manifest.contradicted) == (name == "many")
         said = [note for note in model.notes if "without pad_n" in note]
         assert len(said) == 1
         assert ("does not apply" in said[0]) == (name == "many")
@@ -139,10 +139,10 @@ def test_a_few_aligned_problems_are_no_fact_and_a_warm_start_forgets_what_is_no_
     """Fewer than twenty values say nothing; unaligned new problems take the fact away, and aligned ones keep it."""
     family = aligned.family
     few = trained(tmp_path / "few", family, problems=12, configs=12, multiples=(64,))
-    assert few.manifest.known_facts == {}
+    assert few.manifest.facts == {}
     for multiples, kept in (((16,), True), ((1,), False)):
         rows = made_up_rows(family, random_problems(family, 12, seed=5, multiples=multiples), 12, seed=0)
         folder = tmp_path / str(kept)
         model = train(made_up_dataset(folder / "data", family, rows), folder / "model", warm_start=aligned)
-        assert ("N" in Model.load(model.path).manifest.known_facts) == kept
-        assert np.isin(list(model.manifest.known_facts), list(aligned.manifest.known_facts)).all()
+        assert ("N" in Model.load(model.path).manifest.facts) == kept
+        assert np.isin(list(model.manifest.facts), list(aligned.manifest.facts)).all()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from tests.support.artefacts import reseal
 
 from kerncast import cli, devices
 from kerncast.data.schema import row_keys
@@ -244,11 +245,11 @@ def test_other_sweeps_and_foreign_directories_are_refused_by_name(tmp_path):
             write_vectors(other, tmp_path / "v")
     manifest = tmp_path / "v" / "vectors.json"
     text = manifest.read_text()
-    unsealed = json.dumps({name: value for name, value in json.loads(text).items() if name != "seal"})
+    other_space = text.replace(triton.config.digest, "0" * 32)
     for changed, words in (
         (text.replace("kerncast-vectors", "other"), "is not a list of vectors: its format is 'other'"),
-        (text.replace(triton.config.digest, "0" * 32), "differs from its checksum"),
-        (unsealed.replace(triton.config.digest, "0" * 32), "another config space"),
+        (other_space, "differs from its checksum"),
+        (reseal(json.loads(other_space)).decode(), "another config space"),
         (text[:90], "is damaged"),
     ):
         manifest.write_text(changed)
@@ -333,8 +334,7 @@ def test_a_vector_outside_its_family_is_refused_by_file_and_row(half, change, wh
     rows[2][half] |= change
     part.write_text(json.dumps(rows))
     listed = json.loads(manifest.read_text())
-    del listed["seal"]  # as earlier versions wrote it
     listed["parts"][0] |= {"bytes": part.stat().st_size, "checksum": file_checksum(part)}
-    manifest.write_text(json.dumps(listed))
+    manifest.write_bytes(reseal(listed))
     with pytest.raises(BadFile, match=f"part-00000.json, {why}.* make the vectors again with `kerncast sweep`"):
         list(Vectors.open(tmp_path / "v").iter_blocks())

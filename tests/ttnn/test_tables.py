@@ -4,7 +4,6 @@ import pytest
 
 from kerncast.data.importers import Options, import_files
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.parameters import Categorical
 from kerncast.registry import FAMILIES, family_named
 
 QKV = """input_shape_1,input_shape_2,input_shape_3,input_shape_4,bfloat8,bfloat16,num_heads,num_kv_heads,transpose_k_heads,kernel_duration
@@ -75,15 +74,6 @@ def test_a_table_without_a_column_is_refused_by_its_name(tmp_path, text, why):
     """Before any row is read."""
     with pytest.raises(BadFile, match=why):
         imported(tmp_path, text)
-
-
-def test_functions_that_came_later_leave_stored_models_and_vectors_valid():
-    """Hashes of features and of the space are those from before; labels that came later must be the last ones."""
-    family = FAMILIES.get("eltwise_unary/single")
-    assert family.feature_program.digest == "b630feb8a40af4a7c9380e84af670829"
-    assert family.problem.digest == "9e34d387037a8f2dbac779ddbc0329fe"
-    with pytest.raises(InvalidValue, match="must be the last ones"):
-        Categorical({"a": 0, "b": 1}, ["a"])
 
 
 def test_an_ops_name_stands_for_its_only_family():

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from pathlib import Path
 
 import msgspec
 import polars as pl
@@ -15,8 +14,6 @@ from kerncast.data import Dataset
 from kerncast.data.dataset import MANIFEST
 from kerncast.data.journal import NAME, STATE
 from kerncast.models.manifest import read_manifest, write_manifest
-
-OLD = Path(__file__).parents[1] / "fixtures" / "0.1"
 
 
 @pytest.fixture
@@ -75,15 +72,6 @@ def test_a_folder_is_searched_and_each_artefact_gets_a_line(made, run, tmp_path)
         code, _, err = run("inspect", "--verify", nothing)
         assert code == 2
         assert "check the path" in err
-
-
-def test_files_of_earlier_versions_are_whole_and_said_to_have_no_checksum():
-    """They are read as before; verify says what it could not compare."""
-    found = kerncast.inspect(OLD, verify=True)
-    assert found.whole, found
-    assert len(found.artefacts) == 9
-    notes = " ".join(note for item in found.artefacts for note in item.notes)
-    assert f"{OLD / 'dataset' / MANIFEST} has no checksum of its own" in notes
 
 
 def test_all_damage_is_told_not_only_the_first(copy):

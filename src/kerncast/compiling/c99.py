@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from msgspec import UNSET
 
 from kerncast.compiling.c_forest import ForestPlan, forest_plans, values_of_problems
 from kerncast.compiling.c_formulas import failing, gbdt_combine, rough_bounds, target_functions
@@ -251,7 +250,7 @@ class _Writer:
         interval, expected = self.model.manifest.interval, self.artefact.tiers.expectation
         if self.artefact.alone:  # it gives no times
             interval, expected = None, None
-        wide = None if interval is None or interval.widening is UNSET else interval.widening
+        wide = None if interval is None else interval.widening
         lower, upper = ((), ()) if interval is None else (interval.lower, interval.upper)
         parts: dict[str, Any] = {
             "kc_band_edges": interval.edges_ns if interval else (),
@@ -291,8 +290,8 @@ class _Writer:
 
     def _beyond(self, wide: Widening | None) -> str:
         """The bounds of problems smaller or larger than all measured ones, and how large a problem is."""
-        beyond = UNSET if wide is None else wide.beyond
-        if beyond is UNSET:
+        beyond = None if wide is None else wide.beyond
+        if beyond is None:
             return define(KC_SIZE_BANDS=1)
         measure = beyond.sizes.measure
         text = define(KC_SIZE_BANDS=len(beyond.lower))

@@ -42,7 +42,7 @@ def space_tables(artefact: Artefact) -> str:
         text += _applies(f"kc_{word}_applies", space)
         text += _usual(f"kc_{word}_usual", space) if space.parameters else ""
     manifest = artefact.model.manifest
-    return text + _hull_table(family.problem, manifest.hull) + _fact_table(family.problem, manifest.known_facts)
+    return text + _hull_table(family.problem, manifest.hull) + _fact_table(family.problem, manifest.facts)
 
 
 def rule_functions(artefact: Artefact) -> str:

@@ -49,7 +49,7 @@ def _said(parameter: Parameter) -> str:
     said = [parameter.doc] if parameter.doc else []
     said.append("0 or 1" if isinstance(parameter, Bool) else parameter.describe())
     if parameter.optional:
-        said.append(f"{parameter.inactive} or left out: {parameter.absent}")
+        said.append(f"{parameter.inactive} or left out: {parameter.usual_word}")
     elif parameter.default is not None:
         said.append(f"{parameter.default} when left out")
     return "; ".join(said)

@@ -157,8 +157,7 @@ class Dataset(StoredRows):
         # The first record of a device stays: measured clocks and rates differ a little from run to run.
         # What a model estimated of one is the model's own.
         recorded = {
-            record.name: msgspec.structs.replace(record, estimated=msgspec.UNSET)
-            for record in (*machines, *self.contents.devices)
+            record.name: msgspec.structs.replace(record, estimated={}) for record in (*machines, *self.contents.devices)
         }
         target = self.path / "rows" / Path(*family.id.split("/"))
         for start in range(0, rows.height, ROWS_PER_PART):
@@ -174,7 +173,7 @@ class Dataset(StoredRows):
         declarations = with_declaration(self.contents, family)
         self._write_file(msgspec.structs.replace(
             self.contents, parts=tuple(parts), sources=sources_in_order, devices=machines_in_order,
-            declarations=declarations or msgspec.UNSET,
+            declarations=declarations,
         ))  # fmt: skip
 
     def _keep_skipped(self, rows: pl.DataFrame, kinds: Sequence[skipping.SkippedKind]) -> None:
@@ -190,7 +189,7 @@ class Dataset(StoredRows):
         """Keep columns that are not known here."""
         if frame.is_empty():
             return
-        known = self.contents.extra or ()
+        known = self.contents.extra
         file = Path("extra", f"part-{len(known):05d}.parquet")
         (self.path / file).parent.mkdir(exist_ok=True)
         write_atomically(self.path / file, lambda path: frame.write_parquet(path, compression="zstd"))

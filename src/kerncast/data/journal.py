@@ -53,7 +53,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int = VERSION
 
 
-_HEADER = Versioned(FORMAT, VERSION, Header, "a kerncast journal", "finish it with the kerncast that began it")
+# Every line has a checksum of its own.
+_HEADER = Versioned(FORMAT, VERSION, Header, "a kerncast journal", "finish it with the kerncast that began it", seal_field="")
 
 
 def checked(line: bytes) -> bytes | None:

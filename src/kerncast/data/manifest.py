@@ -51,22 +51,20 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers: dict[str, float] = {}
     peak_tflops: dict[str, float] = {}
     sources: dict[str, str] = {}
-    estimated: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
-    """Rates that a model estimated from its training rows; left out: none, and always in a dataset."""
+    estimated: dict[str, float] = {}
+    """Rates that a model estimated from its training rows; none in a dataset."""
 
     @property
     def device(self) -> Device:
         """The device profile of this record."""
-        estimated = {} if isinstance(self.estimated, msgspec.UnsetType) else self.estimated
-        return Device(self.name, self.title, self.kind, self.numbers, self.peak_tflops, self.sources, estimated=estimated)
+        return Device(self.name, self.title, self.kind, self.numbers, self.peak_tflops, self.sources, estimated=self.estimated)
 
 
 def record_of(device: Device) -> DeviceRecord:
     """The record of a device that a dataset stores."""
     # A whole number would come back from the file as another number.
     numbers, peaks = ({name: float(value) for name, value in given.items()} for given in (device.numbers, device.peak_tflops))
-    estimated = dict(device.estimated) or msgspec.UNSET
-    return DeviceRecord(device.name, device.title, device.kind, numbers, peaks, dict(device.sources), estimated)
+    return DeviceRecord(device.name, device.title, device.kind, numbers, peaks, dict(device.sources), dict(device.estimated))
 
 
 class DatasetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,19 +75,19 @@ class DatasetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[Part, ...] = ()
     sources: tuple[Source, ...] = ()
     devices: tuple[DeviceRecord, ...] = ()
-    declarations: tuple[Declaration, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Ops that were drafted from an imported file; omitted when there are none."""
-    skipped: skipping.SkippedFile | msgspec.UnsetType = msgspec.UNSET
-    """The rows that an import could not represent; omitted when there are none."""
-    extra: tuple[ExtraFile, ...] | msgspec.UnsetType = msgspec.UNSET
-    """The columns that an import did not know; omitted when there are none."""
-    hardware: tuple[Hardware, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What the machine's tools said about it; omitted when it was not asked for."""
+    declarations: tuple[Declaration, ...] = ()
+    """Ops that were drafted from an imported file."""
+    skipped: skipping.SkippedFile | None = None
+    """The rows that an import could not represent."""
+    extra: tuple[ExtraFile, ...] = ()
+    """The columns that an import did not know."""
+    hardware: tuple[Hardware, ...] = ()
+    """What the machine's tools said about it, if they were asked."""
 
     @property
     def declared(self) -> dict[str, Declaration]:
         """The drafted ops by the id of their family."""
-        return {item.family: item for item in self.declarations or ()}
+        return {item.family: item for item in self.declarations}
 
 
 def with_declaration(manifest: DatasetFile, family: Family) -> tuple[Declaration, ...]:

@@ -123,7 +123,7 @@ def with_optional(family: Family, frame: pl.DataFrame, of: str = "") -> pl.DataF
 
 
 def without_unused(family: Family, frame: pl.DataFrame, columns: Mapping[str, tuple[Space, str]] | None = None) -> pl.DataFrame:
-    """The frame without optional parameters that are nowhere given: files and digests stay as they were without them.
+    """The frame without optional parameters that are nowhere given: most files have none of them.
 
     `columns` says which column holds which parameter of which space; unless given, they are named as stored.
     """
@@ -274,7 +274,7 @@ def _with_plain_labels(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def without_empty_labels(frame: pl.DataFrame) -> pl.DataFrame:
-    """The rows as they are stored: a dataset that names no kernels has the same columns, and digest, as ever."""
+    """The rows as they are stored: a dataset that names no kernels has no column for their names."""
     return frame.drop(LABEL) if frame[LABEL].null_count() == frame.height else frame
 
 
@@ -358,8 +358,8 @@ def pieces_digest(frames: Iterable[Iterable[pl.DataFrame]]) -> str:
     return hasher.hexdigest()
 
 
-def upgrade_columns(family: Family, frame: pl.LazyFrame, where: str) -> pl.LazyFrame:
-    """Rows stored before a parameter existed get its default; other differences are refused by name."""
+def with_every_column(family: Family, frame: pl.LazyFrame, where: str) -> pl.LazyFrame:
+    """A parameter that stored rows do not have gets its default; other differences are refused by name."""
     wanted = schema_of(family)
     stored = frame.collect_schema()
     if list(stored) == list(wanted):

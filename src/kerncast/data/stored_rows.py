@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import polars as pl
 
@@ -90,15 +89,15 @@ class StoredRows:
     def skipped(self) -> skipping.Skipped:
         """The rows that the import of these rows could not represent: their number, their kinds and `frame()`."""
         found = self.contents.skipped
-        if isinstance(found, msgspec.UnsetType):
+        if found is None:
             return skipping.Skipped()
         return skipping.Skipped(found.rows, found.kinds, self.path / found.file, found.checksum)
 
     def extra(self) -> pl.DataFrame:
         """The columns of the imported files that have no place in the rows; join them by `source` and `source_line`."""
-        self.refuse_changed({item.file: item.checksum for item in self.contents.extra or ()})
+        self.refuse_changed({item.file: item.checksum for item in self.contents.extra})
         try:
-            frames = [read_parquet(self.path / item.file) for item in self.contents.extra or ()]
+            frames = [read_parquet(self.path / item.file) for item in self.contents.extra]
             names = {
                 name: [frame.schema[name] for frame in frames if name in frame.columns]
                 for frame in frames
@@ -159,7 +158,7 @@ class StoredRows:
         file = self.path / part.file
         self.refuse_changed({part.file: part.checksum})
         try:
-            return schema.upgrade_columns(family, scan_parquet(file), str(file))
+            return schema.with_every_column(family, scan_parquet(file), str(file))
         except pl.exceptions.PolarsError as error:
             raise BadFile(f"{file} is damaged ({first_line(error)}): restore it, or import the data again") from error
 
@@ -289,14 +288,14 @@ class StoredRows:
     @property
     def hardware(self) -> tuple[Hardware, ...]:
         """What rocminfo, nvidia-smi and lscpu said when rows were collected with `capture_hw`, the earliest first."""
-        return self.contents.hardware or ()
+        return self.contents.hardware
 
     @property
     def checksums(self) -> dict[str, str]:
         """The files beside `dataset.json` that it lists, with their checksums."""
         files = {part.file: part.checksum for part in self.contents.parts}
-        files |= {item.file: item.checksum for item in self.contents.extra or ()}
-        if not isinstance(self.contents.skipped, msgspec.UnsetType):
+        files |= {item.file: item.checksum for item in self.contents.extra}
+        if self.contents.skipped is not None:
             files[self.contents.skipped.file] = self.contents.skipped.checksum
         return files
 

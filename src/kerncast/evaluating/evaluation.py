@@ -101,7 +101,7 @@ def cross_validated(
     """Rows with the out-of-fold predictions of the model's recipe: those of its training, if it split the same rows so."""
     table = table_for(model, folded_for(model, opened, where))
     same_data = digest_of(model, opened) == model.manifest.data.digest and tuple(where) == model.manifest.data.where
-    same = same_data and split == model.manifest.recipe.get("hold_out", "problem")
+    same = same_data and split == (model.manifest.recipe.get("hold_out") or "problem")
     known = _remembered(model, table) if same else None
     predicted, fold = known or refitted(model, table, split, threads, spread=spread, progress=progress)
     return table, predicted, fold
@@ -206,13 +206,10 @@ def _remembered(model: Model, table: Table) -> tuple[Predicted, Ints] | None:
     stored = model.out_of_fold
     if stored is None or model.manifest.warm_start:
         return None
-    asked, columns = table.rows.frame, list(table.rows.frame.columns)
-    if "device" in stored.columns:  # older models do not name the device of a row
-        asked, columns = asked.with_columns(device=table.device_names), [*columns, "device"]
-    joined = asked.join(stored, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    asked = table.rows.frame.with_columns(device=table.device_names)
+    joined = asked.join(stored, on=asked.columns, how="left", nulls_equal=True, maintain_order="left")
     if joined.height != len(table.problem) or joined["score"].null_count():
         return None
     fold, time_ns, score = (joined[name].to_numpy().copy() for name in ("fold", "time_ns", "score"))
-    if "lower_ns" not in joined.columns:  # a model of an older version
-        return _bounded(table, fold, time_ns, score), fold
-    return Predicted(score, time_ns, joined["lower_ns"].to_numpy(), joined["upper_ns"].to_numpy()), fold
+    bounds = [joined[name].to_numpy() for name in ("lower_ns", "upper_ns") if name in joined.columns]
+    return Predicted(score, time_ns, *bounds), fold

@@ -96,6 +96,6 @@ def read_evaluated(path: Path) -> Saved:
     except msgspec.DecodeError as error:
         raise BadFile(f"{path} does not say what was evaluated ({error}): {AGAIN}") from error
     if evaluated is None or not set(rows.columns) >= _NEEDED:
-        # A file of `compare` has a row per problem; one of an older version has no rows that failed.
+        # A file of `compare` has a row per problem.
         raise BadFile(f"{path} does not hold what two evaluations are compared by: {AGAIN} with `save_predictions`")
     return Saved(path, evaluated, rows)

@@ -187,7 +187,7 @@ def _points(ahead: Mapping[str, float | None]) -> str:
 def _noise(evaluation: Mapping[str, Any]) -> Iterator[Block]:
     overall = evaluation["overall"]
     ceiling, floor = overall["noise_ceiling"], evaluation.get("noise_floor")
-    twice = evaluation.get("problems_measured_twice")  # older models do not say
+    twice = evaluation.get("problems_measured_twice")
     of = f" ({twice:,} problems measured twice)" if twice else ""
     parts = [f"noise ceiling {value(ceiling)}{of}" if ceiling else UNKNOWN_CEILING]
     if floor is not None:

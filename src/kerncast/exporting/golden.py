@@ -108,7 +108,7 @@ def _tried(artefact: Artefact, count: int, seed: int) -> Iterator[dict[str, Any]
 
 def _drawn(model: Model, count: int = 512) -> pl.DataFrame:
     """Random problems in the range that a model was trained on."""
-    rng, hull, facts = np.random.default_rng(0), model.manifest.hull, model.manifest.known_facts
+    rng, hull, facts = np.random.default_rng(0), model.manifest.hull, model.manifest.facts
     rows = []
     for _ in range(count):
         values: dict[str, Any] = {}

@@ -27,14 +27,12 @@ class Symbol:
     """A value that comes from outside: `p.*`, `c.*` or `hw.*`.
 
     `codes` are the numbers of a categorical's labels; `inactive` is what the symbol reads as when its
-    parameter does not apply (None: it always applies). The last `later` of the codes were appended after files had
-    been written: they are not part of the digest, so those files stay valid.
+    parameter does not apply (None: it always applies).
     """
 
     name: str
     codes: tuple[tuple[str, int], ...] = ()
     inactive: float | None = None
-    later: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +215,7 @@ def constant(value: float) -> Expr:
 
 def symbol(declared: Symbol) -> Expr:
     """The node that reads `declared`."""
-    text = repr((declared.name, declared.codes[: len(declared.codes) - declared.later], declared.inactive))
+    text = repr((declared.name, declared.codes, declared.inactive))
     return _intern("symbol", (), declared, text.encode())
 
 

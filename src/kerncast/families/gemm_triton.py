@@ -18,20 +18,20 @@ from kerncast.ops.gemm import gemm
 from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
 from kerncast.space import Constraint
 
-# Not in `PARAMETERS`, which other families share. All are optional: keys, digests and models from before them stay valid.
+# Not in `PARAMETERS`, which other families share. All are optional: most configs are of the plain template.
 TEMPLATE_PARAMETERS: dict[str, Parameter] = {
     "template": Categorical(
         {"mm": 0, "persistent_tma": 1, "persistent": 2, "blackwell_persistent_tma": 3, "decompose_k": 4, "contiguous": 5},
-        absent="mm",
+        usual="mm",
         doc="which of Inductor's templates; bmm is mm with a batch",
     ),
-    "GROUP_M": Int(1, 1024, absent="8", inactive=8, doc="rows of tiles that are computed together, to share strips of B"),
-    "k_split": Int(1, 4096, absent="1", inactive=1, doc="parts of K that decompose_k multiplies as a batch"),
-    "EPILOGUE_SUBTILE": PowerOfTwo(1, 8, absent="1", inactive=1, doc="parts in which a Blackwell kernel stores its tile"),
+    "GROUP_M": Int(1, 1024, usual=8, doc="rows of tiles that are computed together, to share strips of B"),
+    "k_split": Int(1, 4096, usual=1, doc="parts of K that decompose_k multiplies as a batch"),
+    "EPILOGUE_SUBTILE": PowerOfTwo(1, 8, usual=1, doc="parts in which a Blackwell kernel stores its tile"),
     # AMD's own arguments.
-    "matrix_instr_nonkdim": Choice(0, 4, 16, 32, absent="16", inactive=16, doc="size of the matrix instruction; 0: any"),
-    "waves_per_eu": Int(0, 16, absent="0", doc="waves per execution unit that the compiler aims at; 0: any"),
-    "kpack": Choice(1, 2, absent="1", inactive=1, doc="elements along K that are packed for one instruction"),
+    "matrix_instr_nonkdim": Choice(0, 4, 16, 32, usual=16, doc="size of the matrix instruction; 0: any"),
+    "waves_per_eu": Int(0, 16, usual=0, doc="waves per execution unit that the compiler aims at; 0: any"),
+    "kpack": Choice(1, 2, usual=1, doc="elements along K that are packed for one instruction"),
 }
 
 

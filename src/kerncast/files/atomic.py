@@ -125,7 +125,7 @@ def write_text(path: Path, text: str) -> None:
 
 def is_draft(name: str, of: str) -> bool:
     """Whether a file is a draft of the file `of` that a killed process left."""
-    return re.fullmatch(rf"\.{re.escape(of)}(\.\d+)+(\.kerncast)?", name) is not None
+    return re.fullmatch(rf"\.{re.escape(of)}\.\d+\.\d+\.kerncast", name) is not None
 
 
 def sweep(folder: Path) -> None:

@@ -3,16 +3,14 @@
     dataset = Versioned("kerncast-dataset", 1, DatasetFile, "a kerncast dataset", "import the data again")
     dataset.read(path)
 
-`text` writes one with the checksum of its contents (`seal`), which `read` compares; files of earlier versions have none.
-A file of another format, of a version that this kerncast cannot read, or with other contents is refused with one sentence
-that names the file and the next step.
+`text` writes one with the checksum of its contents (`seal`), which `read` compares. A file of another format or version, or
+with other contents, is refused with one sentence that names the file and the next step.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -25,7 +23,6 @@ from kerncast.writing.keys import key_rule
 
 T = TypeVar("T", bound=msgspec.Struct)
 SEAL = "seal"
-Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -39,15 +36,19 @@ class Versioned(Generic[T]):
     """What such a file is, with its article."""
     remedy: str
     """What to do with a file that is not one, or is damaged."""
-    upgrades: Mapping[int, Upgrade] = field(default_factory=dict)
-    """From an older version to the next one; contents are upgraded when read, and the file is not changed."""
     format_field: str = "format"
     version_field: str = "version"
+    seal_field: str = SEAL
+    """Where the checksum is; it may be a field of the contents. Empty: who keeps the text keeps its checksum."""
 
     def text(self, value: T, indent: int = 2) -> bytes:
         """A file with this value and its checksum."""
         data = msgspec.json.decode(msgspec.json.encode(value))
-        return json_text({**data, SEAL: seal_of(data)}, indent)
+        return json_text({**data, self.seal_field: self.seal(data)}, indent)
+
+    def seal(self, data: dict[str, Any]) -> str:
+        """The checksum of contents, which may have a field for it."""
+        return seal_of({**data, self.seal_field: ""} if self.seal_field in data else data)
 
     def read(self, file: Path, remedy: str | None = None) -> T:
         """The contents of a file; `remedy` replaces the usual one."""
@@ -63,34 +64,35 @@ class Versioned(Generic[T]):
             if not isinstance(data, dict) or data.get(self.format_field) != self.format:
                 found = data.get(self.format_field, "unknown") if isinstance(data, dict) else type(data).__name__
                 raise BadFile(f"{file} is not {self.what}: its {self.format_field} is {found!r}, not '{self.format}'; {remedy}")
-            seal = data.pop(SEAL, None)
-            version = data.get(self.version_field)
-            # A later version may compute its checksum in another way; that it is later is said first.
-            later = isinstance(version, int) and version > self.version
-            if seal is not None and not later and seal != seal_of(data):
-                raise BadFile(f"{file} differs from its checksum: {remedy}")
-            return msgspec.convert(self._upgraded(data, file, remedy), self.contents)
+            self._check_version(data, file, remedy)
+            return self._converted(data, file, remedy)
         except (msgspec.DecodeError, RecursionError) as error:
             raise BadFile(f"{file} is damaged ({key_rule(error)}): {remedy}") from error
 
-    def _upgraded(self, data: dict[str, Any], file: Path, remedy: str) -> dict[str, Any]:
+    def _converted(self, data: dict[str, Any], file: Path, remedy: str) -> T:
+        """The contents of a file that is as it was written."""
+        if self.seal_field:
+            kept = self.seal_field in self.contents.__struct_fields__
+            seal = data.get(self.seal_field) if kept else data.pop(self.seal_field, None)
+            if seal is None:
+                raise BadFile(f"{file} has no checksum: {remedy}")
+            if seal != self.seal(data):
+                raise BadFile(f"{file} differs from its checksum: {remedy}")
+        try:
+            return msgspec.convert(data, self.contents)
+        except msgspec.ValidationError as error:
+            if not self.seal_field:
+                raise
+            raise BadFile(f"{file} is of another version of kerncast ({key_rule(error)}): {remedy}") from error
+
+    def _check_version(self, data: dict[str, Any], file: Path, remedy: str) -> None:
         version = data.get(self.version_field)
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise BadFile(f"{file} has no valid version: {version!r}; {remedy}")
         if version > self.version:
             raise BadFile(f"{file} is version {version}, this kerncast reads up to version {self.version}: upgrade kerncast")
-        while version < self.version:
-            if version not in self.upgrades:
-                raise BadFile(f"{file} is version {version}, this kerncast reads version {self.version}: {remedy}")
-            data = {**self.upgrades[version](data), self.version_field: version + 1}
-            version += 1
-        return data
-
-
-def has_seal(file: Path) -> bool:
-    """Whether a file that can be read has a checksum of its own; those of earlier versions have none."""
-    data = decode_json(file.read_bytes())
-    return isinstance(data, dict) and SEAL in data
+        if version < self.version:
+            raise BadFile(f"{file} is version {version}, this kerncast reads version {self.version}: {remedy}")
 
 
 def seal_of(data: dict[str, Any]) -> str:

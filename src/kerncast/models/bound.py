@@ -24,7 +24,7 @@ class BoundModel(Model):
         digest = hashlib.blake2b(f"{own.manifest.checksum} on {device}".encode(), digest_size=16)
         manifest = msgspec.structs.replace(
             own.manifest, devices=(records[device],), dtypes=own.manifest.dtypes_on(device),
-            hull=own.manifest.hull_on(device), device_dtypes=msgspec.UNSET, device_software=msgspec.UNSET,
+            hull=own.manifest.hull_on(device), device_dtypes={}, device_software={},
             software=own.manifest.software_on(device), checksum=digest.hexdigest(),
         )  # fmt: skip
         super().__init__(own.path, manifest, own.family, own.learner)
@@ -42,7 +42,7 @@ class BoundModel(Model):
     def out_of_fold(self) -> pl.DataFrame | None:
         """The predictions for this device."""
         whole = self.own.out_of_fold
-        return whole if whole is None or "device" not in whole.columns else whole.filter(pl.col("device") == self.device.name)
+        return None if whole is None else whole.filter(pl.col("device") == self.device.name)
 
     @cached_property
     def serving(self) -> Serving | None:

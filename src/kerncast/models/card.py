@@ -94,7 +94,7 @@ def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict
     lines += ["", "## Where it answers", "", "| parameter | trained on |", "|---|---|"]
     for name, seen in manifest.hull.items():
         trained = ", ".join(map(str, seen.labels)) if seen.labels else f"{seen.low} to {seen.high}"
-        fact = manifest.known_facts.get(name)
+        fact = manifest.facts.get(name)
         said = f"{trained}{'' if fact is None else f', {fact_words(fact)} only'}"
         lines.append(f"| {markdown.text(name)} | {markdown.text(said)} |")
     if manifest.features.left_out:
@@ -161,7 +161,7 @@ def card_html(model: Model) -> str:
     if model.figures is not None:
         parts.append(_figures_html(model.evaluation))
     if manifest.hull:
-        common = manifest.known_facts
+        common = manifest.facts
         rows = [
             (name, range_words(seen) + (f", {fact_words(common[name])} only" if name in common else ""))
             for name, seen in manifest.hull.items()

@@ -32,8 +32,8 @@ class Widening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The edges between the bands of rarity; one fewer than there are bands."""
     lower: tuple[tuple[float, ...], ...]
     upper: tuple[tuple[float, ...], ...]
-    beyond: Beyond | msgspec.UnsetType = msgspec.UNSET
-    """Problems smaller or larger than all measured ones; left out if too few were held out, and by older versions."""
+    beyond: Beyond | None = None
+    """Problems smaller or larger than all measured ones; None: too few were held out."""
 
 
 class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,26 +45,25 @@ class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lower: tuple[float, ...]
     upper: tuple[float, ...]
     problems: int
-    widening: Widening | msgspec.UnsetType = msgspec.UNSET
-    """How bounds widen with rarity; left out if too few problems were measured, and by older versions."""
+    widening: Widening | None = None
+    """How bounds widen with rarity; None: too few problems were measured."""
 
     @property
     def beyond(self) -> Beyond | None:
         """The bounds of problems smaller or larger than all measured ones, if they were calibrated."""
-        found = msgspec.UNSET if self.widening is msgspec.UNSET else self.widening.beyond
-        return None if found is msgspec.UNSET else found
+        return None if self.widening is None else self.widening.beyond
 
     @property
     def traits(self) -> Traits | None:
         """What rarity is counted in, if bounds widen with it."""
-        return None if self.widening is msgspec.UNSET else self.widening.traits
+        return None if self.widening is None else self.widening.traits
 
     def bounds(
         self, predicted_ns: Floats, rarity: Floats | None = None, size_band: Ints | None = None
     ) -> tuple[Floats, Floats]:
         """Lower and upper bound of each prediction, by the rarity of its problem and by its band in `beyond`."""
         band = np.searchsorted(np.array(self.edges_ns), predicted_ns, side="right")
-        if self.widening is msgspec.UNSET or rarity is None:
+        if self.widening is None or rarity is None:
             return predicted_ns * np.array(self.lower)[band], predicted_ns * np.array(self.upper)[band]
         rare = np.searchsorted(np.array(self.widening.edges_bits), rarity, side="right")
         lower, upper = np.array(self.widening.lower)[rare, band], np.array(self.widening.upper)[rare, band]
@@ -113,7 +112,7 @@ def calibrate(
         beyond = fit_beyond(joined(parts), edges, *_halves(found), sizes)
         if beyond is not None:
             widening = msgspec.structs.replace(widening, beyond=beyond)
-    if not widening.edges_bits and widening.beyond is msgspec.UNSET:
+    if not widening.edges_bits and widening.beyond is None:
         return found
     return msgspec.structs.replace(found, widening=widening)
 
@@ -167,7 +166,7 @@ def _rising(values: Floats, weights: Floats) -> Floats:
 def widened_like(interval: Interval, base: Interval, traits: Traits, sizes: Sizes | None) -> Interval:
     """The interval of a continued model: it widens as its base's does, around the range of sizes of all problems."""
     wide, beyond = base.widening, base.beyond
-    if wide is msgspec.UNSET:
+    if wide is None:
         return interval
     found = Widening(traits, wide.edges_bits, *_scaled(wide.lower, wide.upper, base, interval))
     if beyond is not None and sizes is not None:

@@ -35,7 +35,7 @@ def seen_groups(table: Table, base: Model | None) -> pl.DataFrame:
 
 def conditions(table: Table, base: Model | None) -> dict[str, tuple[str, ...]]:
     """The backends and cache states of the data, the base's included."""
-    known = {} if base is None else base.manifest.known_conditions
+    known = {} if base is None else base.manifest.conditions
     return {
         name: tuple(sorted({*table.conditions.get(name, ()), *known.get(name, ())}))
         for name in sorted({*table.conditions, *known})
@@ -48,7 +48,7 @@ def with_base(predictions: pl.DataFrame, table: Table, base: Model | None) -> pl
     The vectors of the base keep the predictions that the base made out of fold. Those that a warm start was continued on, but
     not judged by, have the base's prediction, which was made before it saw them. Their `fold` is `CARRIED`.
     """
-    if base is None or base.out_of_fold is None or "device" not in base.out_of_fold.columns:
+    if base is None or base.out_of_fold is None:
         return predictions
     keys = ["device", *table.rows.frame.columns]
     measured = table.rows.frame.with_columns(
@@ -140,7 +140,7 @@ def facts(table: Table, base: Model | None) -> dict[str, Fact]:
         if base is None or name not in base.manifest.hull:
             fact = _in_common(values, parameter.step)
         else:
-            fact = _still_in_common(values, base.manifest.known_facts.get(name))
+            fact = _still_in_common(values, base.manifest.facts.get(name))
         if fact is not None:
             found[name] = fact
     return found

@@ -101,7 +101,7 @@ def away_from(model: Model, device: Device) -> Away | None:
     A device whose profile lacks a number that the model reads is refused.
     """
     manifest = model.manifest
-    known = None if isinstance(manifest.elsewhere, msgspec.UnsetType) else manifest.elsewhere
+    known = manifest.elsewhere
     seen = {record.name: record.device for record in manifest.devices}
     # A profile may be a copy with other numbers. Measured numbers vary a little from day to day.
     if device.name in seen and (known is None or distance(device, seen[device.name], known.numbers) < SAME):

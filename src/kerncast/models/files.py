@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import polars as pl
 
 from kerncast.budgets import JSON_BYTES
@@ -64,7 +63,7 @@ class ModelFiles:
     def out_of_fold(self) -> pl.DataFrame | None:
         """The out-of-fold prediction and the measurement of every training vector.
 
-        `device` is where it ran (older models do not say); `fold`, `time_ns` and `score` are the prediction (null: it was
+        `device` is where it ran; `fold`, `time_ns` and `score` are the prediction (null: it was
         trained without folds); `measured_ns` (null: it failed) and `noise` the measurement.
         """
         if PREDICTIONS not in self.manifest.files:
@@ -82,7 +81,7 @@ class ModelFiles:
     @property
     def slim(self) -> bool:
         """Whether it has only what answers need: no predictions, no list of problems."""
-        return not isinstance(self.manifest.slim, msgspec.UnsetType)
+        return bool(self.manifest.slim)
 
     @property
     def recorded(self) -> bool:

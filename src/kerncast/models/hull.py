@@ -43,7 +43,7 @@ class Coverage:
     @classmethod
     def of(cls, manifest: Manifest, parameters: Mapping[str, Parameter]) -> Coverage:
         """The coverage of a model of a family with these problem parameters."""
-        return cls(manifest.hull, manifest.known_facts, parameters, manifest)
+        return cls(manifest.hull, manifest.facts, parameters, manifest)
 
     def on(self, device: str) -> Coverage:
         """What it covers on one of its devices."""
@@ -137,15 +137,15 @@ def fact_words(fact: Fact) -> str:
 
 
 def only_absent(parameter: Parameter, seen: Range | None) -> bool:
-    """Whether an optional parameter was never given in training; models from before it existed do not mention it."""
-    return parameter.optional and (seen is None or (seen.low is None and not seen.labels))
+    """Whether an optional parameter never had another value than its usual one in training."""
+    return parameter.optional and seen in (None, Range())
 
 
 def trained_words(parameter: Parameter, seen: Range | None) -> str:
     """What a parameter was trained with, in words."""
     if only_absent(parameter, seen) or seen is None:
-        return parameter.absent or "nothing"
-    return f"{parameter.absent} or {range_words(seen)}" if parameter.optional else range_words(seen)
+        return parameter.usual_word or "nothing"
+    return f"{parameter.usual_word} or {range_words(seen)}" if parameter.optional else range_words(seen)
 
 
 def _inside(seen: Range, value: int | bool | str) -> bool:

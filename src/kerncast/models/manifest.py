@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from kerncast.device import Device
 from kerncast.errors import BadFile, NotFound
 from kerncast.files.atomic import file_checksum
 from kerncast.files.given import names_a_file_inside
-from kerncast.files.versioned import Versioned, json_text
+from kerncast.files.versioned import Versioned
 from kerncast.models.conformal import Interval
 from kerncast.models.elsewhere import Elsewhere
 
@@ -98,59 +97,42 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interval: Interval | None
     versions: dict[str, str]
     files: dict[str, str]
-    recipe: dict[str, Any] = {}
-    warm_start: tuple[str, ...] = ()
+    recipe: dict[str, Any]
+    """How it was trained; empty: nothing makes these weights again."""
+    warm_start: tuple[str, ...]
     """Data digests of the models that it continues, the first one first."""
-    declaration: Declaration | msgspec.UnsetType = msgspec.UNSET
-    """The declaration of an op that was drafted from a file; left out for an installed op."""
-    facts: dict[str, Fact] | msgspec.UnsetType = msgspec.UNSET
-    """What the measured values of some sizes have in common, though the op allows others; left out: nothing."""
-    conditions: dict[str, tuple[str, ...]] | msgspec.UnsetType = msgspec.UNSET
-    """How the training data were measured: their `backend` and `cache`; left out: the data do not say."""
-    contradicted: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Rules of the family that the measurements contradict, so that the model does not obey them; left out: none."""
-    device_dtypes: dict[str, tuple[str, ...]] | msgspec.UnsetType = msgspec.UNSET
-    """Of a model of several devices: the dtypes that were measured on each; left out: the same on all."""
-    device_software: dict[str, tuple[str, ...]] | msgspec.UnsetType = msgspec.UNSET
-    """Of a model of several devices: the software that was measured on each; left out: the same on all, or not known."""
-    slim: str | msgspec.UnsetType = msgspec.UNSET
-    """The checksum of the model that this one was made from, without what only training reads; left out: it is whole."""
-    elsewhere: Elsewhere | msgspec.UnsetType = msgspec.UNSET
-    """The interval on devices that were not measured; left out: too few devices were, or an older version trained it."""
+    declaration: Declaration | None
+    """The declaration of an op that was drafted from a file; None: the op is an installed one."""
+    facts: dict[str, Fact]
+    """What the measured values of some sizes have in common, though the op allows others."""
+    conditions: dict[str, tuple[str, ...]]
+    """How the training data were measured: their `backend` and `cache`, where the data say."""
+    contradicted: tuple[str, ...]
+    """Rules of the family that the model does not obey, because rows that break them worked."""
+    device_dtypes: dict[str, tuple[str, ...]]
+    """Of a model of several devices: the dtypes that were measured on each, if not the same on all."""
+    device_software: dict[str, tuple[str, ...]]
+    """Of a model of several devices: the software that was measured on each, if it is known and not the same on all."""
+    slim: str
+    """The checksum of the model that this one was made from, without what only training reads; empty: it is whole."""
+    elsewhere: Elsewhere | None
+    """The interval on devices that were not measured; None: too few devices were."""
     format: str = FORMAT
     version: int = VERSION
     checksum: str = ""
-    """The checksum of this manifest without this field."""
+    """The checksum of the other fields."""
 
     def sealed(self) -> Manifest:
         """The manifest with the checksum of its other fields."""
-        bare = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
-        return msgspec.structs.replace(self, checksum=hashlib.blake2b(bare, digest_size=16).hexdigest())
-
-    @property
-    def known_facts(self) -> dict[str, Fact]:
-        """By parameter: what all its measured values have in common."""
-        return {} if isinstance(self.facts, msgspec.UnsetType) else self.facts
-
-    @property
-    def known_conditions(self) -> dict[str, tuple[str, ...]]:
-        """The backends and cache states of the training data, where they say."""
-        return {} if isinstance(self.conditions, msgspec.UnsetType) else self.conditions
-
-    @property
-    def contradicted_rules(self) -> tuple[str, ...]:
-        """Rules of the family that the model does not obey, because rows that break them worked."""
-        return () if isinstance(self.contradicted, msgspec.UnsetType) else self.contradicted
+        return msgspec.structs.replace(self, checksum=_FILE.seal(msgspec.to_builtins(self)))
 
     def dtypes_on(self, device: str) -> tuple[str, ...]:
         """The dtypes that were measured on one of its devices."""
-        known = {} if isinstance(self.device_dtypes, msgspec.UnsetType) else self.device_dtypes
-        return known.get(device, self.dtypes)
+        return self.device_dtypes.get(device, self.dtypes)
 
     def software_on(self, device: str) -> tuple[str, ...]:
         """The software that was measured on one of its devices."""
-        known = {} if isinstance(self.device_software, msgspec.UnsetType) else self.device_software
-        return known.get(device, self.software)
+        return self.device_software.get(device, self.software)
 
     def hull_on(self, device: str) -> dict[str, Range]:
         """The trained range on one of its devices: of the dtypes, those that were measured there."""
@@ -164,7 +146,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.devices[0].device
 
 
-_FILE = Versioned(FORMAT, VERSION, Manifest, "a kerncast model's manifest", "restore it, or train the model again")
+_FILE = Versioned(
+    FORMAT, VERSION, Manifest, "a kerncast model's manifest", "restore it, or train the model again", seal_field="checksum"
+)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -185,8 +169,6 @@ def manifest_alone(path: Path) -> Manifest:
     if not file.is_file():
         raise BadFile(f"{path} is not a kerncast model: it has no {MANIFEST}")
     manifest = _FILE.read(file)
-    if manifest.checksum != manifest.sealed().checksum:
-        raise BadFile(f"{file} differs from its checksum: restore it, or train the model again")
     wrong = _contradiction(manifest)
     if wrong:
         raise BadFile(f"{file} contradicts itself ({wrong}): restore it, or train the model again")
@@ -202,7 +184,7 @@ def _contradiction(manifest: Manifest) -> str:
         return ""
     bands = len(interval.edges_ns) + 1
     rows = [interval.lower, interval.upper]
-    if not isinstance(interval.widening, msgspec.UnsetType):
+    if interval.widening is not None:
         rare = len(interval.widening.edges_bits) + 1
         if {len(interval.widening.lower), len(interval.widening.upper)} != {rare}:
             return "its interval widens by other bands than it lists"
@@ -225,4 +207,4 @@ def damaged_files(path: Path, manifest: Manifest) -> Iterator[tuple[Path, str]]:
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write the manifest into a directory whose other files are complete."""
-    (path / MANIFEST).write_bytes(json_text(manifest.sealed()))
+    (path / MANIFEST).write_bytes(_FILE.text(manifest))

@@ -62,7 +62,7 @@ def measured_by_model(model: Model, device: str | None = None) -> Measured:
         raise InvalidValue(
             f"{model.path} does not say what it was trained on (no predictions.parquet): train it again with `kerncast train`"
         )
-    if device is not None and "device" in frame.columns:
+    if device is not None:
         frame = frame.filter(pl.col("device") == device)
     columns = [name for name in frame.columns if name.startswith("config.")]
     numbered = model.candidates.select(columns).with_row_index(NUMBER)
@@ -71,9 +71,8 @@ def measured_by_model(model: Model, device: str | None = None) -> Measured:
     else:  # a family with nothing to choose
         frame = frame.with_columns(pl.lit(0).alias(NUMBER))
     keys = [name for name in frame.columns if name.startswith("problem.")]
-    # Rows are sorted by device, then problem. Older models do not name the device of a row.
-    own = [*keys, "device"] if "device" in frame.columns else keys
-    number = frame.select(pl.struct(own).rle_id().cast(pl.Int64)).to_series().to_numpy()
+    # Rows are sorted by device, then problem.
+    number = frame.select(pl.struct(*keys, "device").rle_id().cast(pl.Int64)).to_series().to_numpy()
     time_ns = frame["measured_ns"].fill_null(float("inf")).to_numpy()
     noise = frame["noise"].fill_null(float("nan")).to_numpy()
     unknown = np.full(len(number), np.nan)

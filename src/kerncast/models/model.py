@@ -75,7 +75,7 @@ class Model(ModelFiles):
             return cls(path, *read_ck(path))
         manifest = read_manifest(path)
         try:
-            family = resolve(manifest.family, manifest.declaration or None, path)
+            family = resolve(manifest.family, manifest.declaration, path)
         except NotFound as error:
             raise BadFile(f"{path} is a model of {manifest.family}, which is not installed here: {error}") from error
         kind = learner_class(manifest.kind)
@@ -211,7 +211,7 @@ class Model(ModelFiles):
         """The interval of each predicted time, given the problems (`problem.*`) that the times are of."""
         interval = self.manifest.interval
         assert interval is not None
-        if interval.widening is msgspec.UNSET:
+        if interval.widening is None:
             return interval.bounds(time_ns)
         rarity, beyond = interval.widening.traits.rarity(self.family, problems), interval.beyond
         if beyond is None:

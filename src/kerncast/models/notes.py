@@ -60,7 +60,7 @@ def _facts(model: Model) -> Iterator[str]:
     op = model.family.op
     collect = f"`kerncast collect {word(model.family.id)} --problems {UNALIGNED}`"
     how = collect if UNALIGNED in named_sets(op) else "add some to the data"
-    for name, fact in model.manifest.known_facts.items():
+    for name, fact in model.manifest.facts.items():
         yield (
             f"! {name} was always {_one_of(fact_words(fact))}, though {op.name} allows any: with other values an answer is "
             f"out_of_range, for nothing like it was measured; measure some ({how})"

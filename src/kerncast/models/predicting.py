@@ -336,7 +336,7 @@ class Predictor:
     def _against_facts(self, frame: pl.DataFrame) -> Flags:
         """Which rows are unlike all measured ones."""
         unlike = np.zeros(frame.height, dtype=bool)
-        for name, fact in self.model.manifest.known_facts.items():
+        for name, fact in self.model.manifest.facts.items():
             column = frame[f"problem.{name}"]
             unlike |= (column.is_not_null() & (column % fact.step != fact.rest)).to_numpy()
         return unlike

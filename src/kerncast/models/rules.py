@@ -18,7 +18,7 @@ def model_rules(model: Model, device: Device | None = None) -> list[Rule]:
     """What a problem and a config must obey before the model is asked about them, on its own device unless one is given."""
     manifest = model.manifest
     asked = model.profile if device is None or device == model.device else device
-    return [*family_rules(model.family, asked, manifest.dtypes, manifest.contradicted_rules), *_of_the_op(model.family)]
+    return [*family_rules(model.family, asked, manifest.dtypes, manifest.contradicted), *_of_the_op(model.family)]
 
 
 def _of_the_op(family: Family) -> list[Rule]:

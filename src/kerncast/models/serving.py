@@ -73,9 +73,9 @@ def serving_of(model: Model) -> Serving | None:
 def read_serving(file: Path, devices: Sequence[str], candidates: int, parameters: int) -> Serving:
     """What `Serving.write` wrote for a model of these devices; anything else is refused by name."""
     arrays = read_arrays(file)
-    count, own = len(devices), arrays["low"].shape[-1] if "low" in arrays and arrays["low"].ndim == 3 else 0
+    count = len(devices)
     shapes: dict[str, tuple[int, ...]] = {"devices": (count,), "worked": (count, candidates)}
-    shapes |= dict.fromkeys(("low", "high", "labels"), (count + 1, candidates, min(own, parameters)))
+    shapes |= dict.fromkeys(("low", "high", "labels"), (count + 1, candidates, parameters))
     kinds = {"devices": "U", "worked": "b1", "low": "f8", "high": "f8", "labels": "u8"}
     for name, shape in shapes.items():
         if name not in arrays or arrays[name].shape != shape or not arrays[name].dtype.str[1:].startswith(kinds[name]):
@@ -84,11 +84,7 @@ def read_serving(file: Path, devices: Sequence[str], candidates: int, parameters
         raise BadFile(f"{file} is damaged (a bound is not a number): restore it, or make the slim model again")
     if tuple(map(str, arrays["devices"])) != tuple(devices):
         raise BadFile(f"{file} is of other devices than the model: restore it, or make the slim model again")
-    # Optional parameters come last: those that the op did not have when the model was made limit nothing.
-    more = ((0, 0), (0, 0), (0, parameters - own))
-    low = np.pad(np.asarray(arrays["low"]), more, constant_values=-np.inf)
-    high = np.pad(np.asarray(arrays["high"]), more, constant_values=np.inf)
-    labels = np.pad(np.asarray(arrays["labels"]), more, constant_values=~np.uint64(0))
+    low, high, labels = (np.asarray(arrays[name]) for name in ("low", "high", "labels"))
     reaches = tuple(Reach(low[place], high[place], labels[place]) for place in range(count + 1))
     return Serving(tuple(devices), np.asarray(arrays["worked"]), reaches, _expectation(file, arrays))
 

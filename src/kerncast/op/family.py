@@ -81,7 +81,7 @@ class Family:
         if clash:
             raise InvalidValue(f"family {self.id}: environment parameter '{clash[0]}' is already one of op {self.op.name}")
         self.environment = Space(self.id, "p", self.environment_parameters)
-        # Optional parameters come last: structs and tables from before they existed are then a beginning of today's.
+        # Optional parameters come last: a caller in C leaves the end of the struct zero.
         usual = {name: rule for name, rule in self.op.parameters.items() if not rule.optional}
         optional = {name: rule for name, rule in self.op.parameters.items() if rule.optional}
         self.problem = Space(
@@ -90,7 +90,7 @@ class Family:
         declared = Space(self.id, "c", self.parameters)
         c, hw = Namespace(self.id, declared.symbols), hardware_namespace()
         rules = self.constraints(self.namespace, c, hw)
-        self.config = Space(self.id, "c", self.parameters, rules, (f"p.{name}" for name in optional))
+        self.config = Space(self.id, "c", self.parameters, rules)
 
     @property
     def namespace(self) -> Namespace:

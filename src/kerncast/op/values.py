@@ -103,7 +103,7 @@ class Problem(_Values):
 class Config(_Values):
     """Which kernel: `Config(family, {...})`, validated; `config.tile_m` reads a value.
 
-    An optional parameter that is left out reads as None but is not listed: configs look as they did before it existed.
+    An optional parameter that is left out reads as None but is not listed: most configs have none of them.
     """
 
     __slots__ = ("family",)

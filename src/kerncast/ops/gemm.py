@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from kerncast.dtypes import bytes_per_element, dtype_parameter
 from kerncast.expr import Expr, Namespace, log2, maximum, power_of_two_in, where
 from kerncast.op import Op, Work
-from kerncast.parameters import Bool, Categorical, Int
+from kerncast.parameters import Bool, Categorical, Computed, Int
 from kerncast.space import Constraint
 
 
@@ -49,7 +49,7 @@ LARGEST_ALIGNMENT = 128
 
 def _leading(name: str) -> Int:
     apart = "rows of C" if name == "ldc" else f"rows (by columns: columns) of {MATRIX[name]}"
-    return Int(0, 2**31 - 1, absent="packed", usual=PACKED[name], doc=f"elements from one to the next of the {apart}")
+    return Int(0, 2**31 - 1, usual=Computed("packed", PACKED[name]), doc=f"elements from one to the next of the {apart}")
 
 
 def packed_only(p: Namespace, family: str) -> Constraint:
@@ -81,9 +81,9 @@ class Gemm(Op):
         "lda": _leading("lda"),
         "ldb": _leading("ldb"),
         "ldc": _leading("ldc"),
-        "bias": Bool(absent="false", doc="a vector of N elements is added to every row of C"),
+        "bias": Bool(usual=False, doc="a vector of N elements is added to every row of C"),
         "activation": Categorical(
-            {"none": 0, "relu": 1, "gelu": 2, "silu": 3}, absent="none", doc="applied to every element of C, after the bias"
+            {"none": 0, "relu": 1, "gelu": 2, "silu": 3}, usual="none", doc="applied to every element of C, after the bias"
         ),
     }
     # The names of PyTorch's operators. `linear` may have a bias or not, so only addmm implies one.

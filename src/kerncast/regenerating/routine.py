@@ -134,15 +134,12 @@ class Routine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"
     def measures(self) -> str:
         """A hash of what decides the measurements."""
         body = msgspec.to_builtins(self)
-        if self.imported is not None and not self.imported.settings:  # came later: a routine without it keeps its hash
-            del body["import"]["settings"]
-        return _hash({name: body[name] for name in _MEASURES if name != "import" or body[name] is not None})
+        return _hash({name: body[name] for name in _MEASURES})
 
     @property
     def learns(self) -> str:
         """A hash of what else decides the model; threads are left out, because they only change the time it takes."""
-        body = msgspec.to_builtins(msgspec.structs.replace(self.train, threads=0))
-        return _hash({name: value for name, value in body.items() if name != "where" or value})
+        return _hash(msgspec.to_builtins(msgspec.structs.replace(self.train, threads=0)))
 
     @property
     def digest(self) -> str:

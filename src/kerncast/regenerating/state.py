@@ -20,7 +20,7 @@ from kerncast.version import __version__
 FILE = "state.json"
 LOCK = "regenerate.lock"
 FORMAT = "kerncast-regeneration"
-VERSION = 2
+VERSION = 1
 STAGES = ("sweep", "collect", "train", "compare", "replace")
 
 
@@ -31,7 +31,7 @@ class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     facts: dict[str, Any] = {}
 
 
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"routine": "recipe"}):
+class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of `state.json`."""
 
     routine: str

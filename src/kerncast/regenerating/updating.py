@@ -169,7 +169,7 @@ def _own_conditions(model: Model, *, listened: bool = False) -> pl.Expr:
 
     `listened`: whether torch.compile timed it, of which only the software can be the same.
     """
-    known = {**model.manifest.known_conditions, "software": model.manifest.software}
+    known = {**model.manifest.conditions, "software": model.manifest.software}
     alike = {
         name: pl.col(name).is_null() | pl.lit(not known.get(name)) | pl.col(name).is_in(list(known.get(name, ())))
         for name in HOW

@@ -114,7 +114,7 @@ class Entry:
         if is_ck_directory(self.path):
             return _ck_coverage(self.path)[0]
         manifest = _manifest(self.path)
-        return resolve(manifest.family, manifest.declaration or None, self.path)
+        return resolve(manifest.family, manifest.declaration, self.path)
 
     def coverage(self, family: Family | None) -> Coverage:
         """What the model was trained with: its manifest is read, its weights are not. CK's files say the dtypes alone."""

@@ -54,8 +54,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int
     slice: str | None
     file_format: str
-    declaration: Declaration | msgspec.UnsetType = msgspec.UNSET
-    """The family, if a file declares it; omitted for an installed one."""
+    declaration: Declaration | None
+    """The family, if a file declares it; None: an installed one."""
 
 
 # Header fields that are hashes, explained in words.
@@ -124,7 +124,7 @@ def header_of(sweep: Sweep | SuiteSweep, file_format: str) -> Header:
         seed=sweep.seed,
         slice=None if sweep.part is None else str(sweep.part),
         file_format=file_format,
-        declaration=declaration_of(family) or msgspec.UNSET,
+        declaration=declaration_of(family),
     )
 
 
@@ -297,7 +297,7 @@ def read_sweep_file(path: Path) -> SweepFile:
 
 def family_of(path: Path, header: Header) -> Family:
     """The family of some vectors; if it is declared differently now, they are refused."""
-    family = resolve(header.family, header.declaration or None, path)
+    family = resolve(header.family, header.declaration, path)
     for what, theirs, ours in (
         ("problem", header.problem_space, family.problem.digest),
         ("config", header.config_space, family.config.digest),

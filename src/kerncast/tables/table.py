@@ -188,8 +188,8 @@ def build_table(family: Family, rows: pl.DataFrame, machines: dict[str, Device],
 def table_of(family: Family, measured: Folded, machines: dict[str, Device], digest: str, kept: Collection[str] = ()) -> Table:
     """Number problems, groups and configs, describe them for a model.
 
-    Features of optional parameters that no row gives are left out, so that a new parameter of an op changes no model that
-    does not need it; those in `kept` stay. Columns of another system's models are computed only if `kept` names them.
+    Features of optional parameters that no row gives are left out; those in `kept` stay. Columns of another system's models
+    are computed only if `kept` names them.
     """
     problem_columns = [f"problem.{name}" for name in family.problem.parameters]
     config_columns = [f"config.{name}" for name in family.config.parameters]

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 # Fields that `model.json` does not keep, and why.
 LEFT_OUT = {"threads": "it changes only how long training takes; a refit has its own"}
-# Fields that it keeps only if they are set, so that other models keep the same bytes as before.
-WHERE_SET = ("hold_out", "inherited", "features", "rows")
 
 
 @dataclass(frozen=True)
@@ -102,11 +100,7 @@ class Recipe:
     def as_options(self) -> dict[str, Any]:
         """The recipe as `model.json` keeps it: every field except those in `LEFT_OUT`."""
         kept = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in LEFT_OUT}
-        return {
-            name: dict(sorted(value.items())) if isinstance(value, dict) else value
-            for name, value in kept.items()
-            if value or name not in WHERE_SET
-        }
+        return {name: dict(sorted(value.items())) if isinstance(value, dict) else value for name, value in kept.items()}
 
     @classmethod
     def from_options(cls, stored: dict[str, Any], threads: int = 0) -> Self:

@@ -258,7 +258,7 @@ def write_model(
     if trained.adapted:
         manifest = _on_its_device(manifest, table)
     interval, folds = (None, 0) if judged is None else (judged.interval, manifest.folds)
-    elsewhere = msgspec.UNSET if judged is None or judged.elsewhere is None else judged.elsewhere
+    elsewhere = None if judged is None else judged.elsewhere
     manifest = msgspec.structs.replace(manifest, interval=interval, folds=folds, elsewhere=elsewhere)
     if not fitted:  # no recipe makes these weights again
         manifest = msgspec.structs.replace(manifest, recipe={})
@@ -311,13 +311,15 @@ def _manifest(
         versions={"kerncast": __version__, **{name: version_of(name) for name in ("lightgbm", "numpy", "polars")}},
         files={},
         recipe=recipe.as_options(),
-        declaration=declaration_of(table.family) or msgspec.UNSET,
-        facts=coverage.facts(table, base) or msgspec.UNSET,
-        conditions=conditions or msgspec.UNSET,
-        contradicted=_contradicted(table, base) or msgspec.UNSET,
-        device_dtypes=coverage.device_dtypes(table, base) or msgspec.UNSET,
-        device_software=coverage.device_software(table, base) or msgspec.UNSET,
+        declaration=declaration_of(table.family),
+        facts=coverage.facts(table, base),
+        conditions=conditions,
+        contradicted=_contradicted(table, base),
+        device_dtypes=coverage.device_dtypes(table, base),
+        device_software=coverage.device_software(table, base),
         warm_start=() if base is None else (*base.manifest.warm_start, base.manifest.data.digest),
+        slim="",
+        elsewhere=None,
     )  # fmt: skip
 
 
@@ -330,14 +332,14 @@ def _on_its_device(manifest: Manifest, table: Table) -> Manifest:
     if "dtype" in hull:
         hull["dtype"] = Range(labels=tuple(name for name in hull["dtype"].labels if name in dtypes))
     return msgspec.structs.replace(
-        manifest, dtypes=dtypes, hull=hull, software=table.software, device_dtypes=msgspec.UNSET, elsewhere=msgspec.UNSET,
-        conditions=coverage.conditions(table, None) or msgspec.UNSET,
+        manifest, dtypes=dtypes, hull=hull, software=table.software, device_dtypes={}, elsewhere=None,
+        conditions=coverage.conditions(table, None),
     )  # fmt: skip
 
 
 def _contradicted(table: Table, base: Model | None) -> tuple[str, ...]:
     """Rules that these measurements contradict, or those of the base."""
-    known = set() if base is None else set(base.manifest.contradicted_rules)
+    known = set() if base is None else set(base.manifest.contradicted)
     return tuple(sorted(known | {item.rule.name for item in table.broken if item.contradicted}))
 
 

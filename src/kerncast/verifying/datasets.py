@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import polars as pl
 
 from kerncast.data import journal, schema, skipping
@@ -27,7 +26,7 @@ def check_dataset(found: Findings) -> None:
     dataset: Dataset | None = None
     with found.looking(path / MANIFEST):
         dataset = Dataset.of_manifest(path, journal=False)
-        found.sealed(path / MANIFEST, "manifest")
+        found.checks.append("manifest")
     if dataset is None:
         return
     sound = _files(found, dataset)
@@ -142,14 +141,14 @@ def _refuse_doubled(path: Path, family: str, runs: pl.DataFrame) -> None:
 def _beside(found: Findings, dataset: Dataset, sound: set[str]) -> None:
     """The rows that an import skipped, and the columns that it did not know."""
     contents = dataset.contents
-    for item in contents.extra or ():
+    for item in contents.extra:
         if item.file in sound:
             with found.looking(dataset.path / item.file, f"{item.rows:,} rows of other columns"):
                 frame = _read(dataset.path / item.file)
                 wanted = {"source", skipping.LINE, *item.columns}
                 _refuse_other(dataset.path / item.file, frame, item.rows, wanted)
-    if not isinstance(contents.skipped, msgspec.UnsetType) and contents.skipped.file in sound:
-        listed = contents.skipped
+    listed = contents.skipped
+    if listed is not None and listed.file in sound:
         with found.looking(dataset.path / listed.file, f"{listed.rows:,} skipped rows"):
             frame = dataset.skipped.frame()
             _refuse_other(dataset.path / listed.file, frame, listed.rows, set(skipping.COLUMNS))
@@ -182,7 +181,7 @@ def _collection(found: Findings, dataset: Dataset) -> None:
     if state.exists():
         with found.looking(state):
             readable = journal.STATE_FILE.read(state) is not None
-            found.sealed(state, "state of the collection")
+            found.checks.append("state of the collection")
     with found.looking(path):
         name = journal.header_of(path).family
         family = resolve(name, dataset.contents.declared.get(name), dataset.path)

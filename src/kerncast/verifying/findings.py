@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kerncast.errors import KerncastError
-from kerncast.files.versioned import has_seal
 from kerncast.progress import QUIET, Progress
 
 
@@ -30,7 +29,7 @@ class Checked:
     """What was found to be as it should be."""
     faults: tuple[Fault, ...]
     notes: tuple[str, ...]
-    """What is no damage but should be known: an unfinished collection, files that nobody lists, no checksum."""
+    """What is no damage but should be known: an unfinished collection, files that nobody lists."""
 
     @property
     def whole(self) -> bool:
@@ -59,13 +58,6 @@ class Findings:
         else:
             if what:
                 self.checks.append(what)
-
-    def sealed(self, file: Path, what: str) -> None:
-        """Record that a file was compared with its own checksum, which reading it does, or that it has none."""
-        if has_seal(file):
-            self.checks += [what] * bool(what)
-        else:
-            self.notes.append(f"{file} has no checksum of its own: an earlier version wrote it")
 
     def wrong(self, file: Path, sentence: str) -> None:
         """Record a fault; one that several checks come across counts once."""

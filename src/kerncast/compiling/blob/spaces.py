@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import numpy as np
-from msgspec import UNSET
 
 from kerncast.compiling.blob.bytecode import Programs, places_of
 from kerncast.compiling.blob.container import Numbers, Texts
@@ -106,7 +105,7 @@ def hull_tables(artefact: Artefact, texts: Texts) -> Tables:
         rows.append((low, high, 1, first, len(values) - first, MISSING, 0, 0, 0))
         rules.append(texts.place(trained_words(parameter, seen)))
     places = list(space.parameters)
-    facts = manifest.known_facts
+    facts = manifest.facts
     return {
         "hull.numbers": longs(rows),
         "hull.values": longs(values),
@@ -172,8 +171,8 @@ def _narrowed(numbers: Numbers, known: Numbers) -> Numbers:
 def answer_tables(artefact: Artefact) -> Tables:
     """Intervals, by time, rarity and size; and the expected efficiency."""
     interval, expected = artefact.model.manifest.interval, artefact.tiers.expectation
-    wide = None if interval is None or interval.widening is UNSET else interval.widening
-    beyond = None if wide is None or wide.beyond is UNSET else wide.beyond
+    wide = None if interval is None else interval.widening
+    beyond = None if wide is None else wide.beyond
     traits, places = () if wide is None else wide.traits.traits, list(artefact.model.family.problem.parameters)
     starts = np.cumsum([0, *(len(trait.values) for trait in traits)])
     lower, upper = ((), ()) if interval is None else (interval.lower, interval.upper)

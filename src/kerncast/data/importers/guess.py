@@ -362,7 +362,7 @@ def _parameter_line(name: str, parameter: Parameter, column: str | None, table: 
         spec = f"{{ column = {toml.string(column)}, values = {toml.inline_table(values)} }}" if values else toml.string(column)
         return f"{name} = {spec}"
     if parameter.default is not None or parameter.optional:
-        return toml.comment(f"{name}: no column looks like it; {parameter.absent or parameter.default} is assumed")
+        return toml.comment(f"{name}: no column looks like it; {parameter.usual_word or parameter.default} is assumed")
     if parameter.when is not None:
         return toml.comment(f"{name}: no column looks like it; it is left empty")
     if name in _ASSUMED and parameter.index(_ASSUMED[name][0]) is not None:

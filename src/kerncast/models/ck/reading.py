@@ -227,7 +227,8 @@ def _manifest(found: Forests, learner: Gbdt) -> Manifest:
         target_log=learner.target_.log or learner.target_.name == "latency",
         options=msgspec.to_builtins(learner.options), size=learner.size(), folds=0, seed=0, split_group=family.op.split_group,
         data=Data(_files_digest(found.path), 0, 0, 0, 0, 0, None), hull=_hull(spec),
-        interval=None, versions={}, files={},
+        interval=None, versions={}, files={}, recipe={}, warm_start=(), declaration=None, facts={}, conditions={},
+        contradicted=(), device_dtypes={}, device_software={}, slim="", elsewhere=None,
     )  # fmt: skip
     return manifest.sealed()
 

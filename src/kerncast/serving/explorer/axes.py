@@ -36,7 +36,7 @@ def axis_values(model: Model, name: str, count: int) -> list[Any]:
         return list(seen.labels)
     assert seen.low is not None
     assert seen.high is not None
-    fact = model.manifest.known_facts.get(name)
+    fact = model.manifest.facts.get(name)
     found: dict[int, None] = {}
     for size in np.exp(np.linspace(math.log(max(seen.low, 1)), math.log(max(seen.high, 1)), count)):
         # Eighths of a power of two: sizes that people use, and no finer than the steps between them.

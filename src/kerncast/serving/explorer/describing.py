@@ -42,7 +42,7 @@ def model_facts(model: Model) -> Json:
         "config": list(model.family.config.parameters),
         "devices": [{"name": record.name, "title": record.title} for record in manifest.devices],
         "parameters": [
-            parameter_facts(name, parameter, manifest.hull.get(name), manifest.known_facts.get(name))
+            parameter_facts(name, parameter, manifest.hull.get(name), manifest.facts.get(name))
             for name, parameter in model.family.problem.parameters.items()
         ],
         "problem": first_problem(model),
@@ -55,7 +55,7 @@ def parameter_facts(name: str, parameter: Parameter, seen: Range | None, fact: F
     """One parameter of a problem: what it may be, and what the model was trained with."""
     found: Json = {
         "name": name, "doc": parameter.doc, "default": parameter.default, "optional": parameter.nullable,
-        "absent": parameter.absent, "trained": trained_words(parameter, seen) if seen is not None else "",
+        "absent": parameter.usual_word, "trained": trained_words(parameter, seen) if seen is not None else "",
         "fixed": not is_axis(parameter, seen),
         "kind": "flag" if isinstance(parameter, Bool) else "label" if isinstance(parameter, Categorical) else "size",
     }  # fmt: skip
@@ -94,7 +94,7 @@ def first_problem(model: Model) -> Json:
         measured = model.out_of_fold.select(columns).unique(maintain_order=True)
         return _plain(measured.row(_middle(measured), named=True))
     middle = {
-        name: _middle_value(parameter, model.manifest.hull.get(name), model.manifest.known_facts.get(name))
+        name: _middle_value(parameter, model.manifest.hull.get(name), model.manifest.facts.get(name))
         for name, parameter in model.family.problem.parameters.items()
     }
     drawn = drawn_problems(model, TRIED, np.random.default_rng(0)).iter_rows(named=True)
