@@ -33,7 +33,7 @@ def test_measuring_gives_a_dataset_from_any_thread(tmp_path):
         "problems": "grid:M=8,16;N=8;K=8",
         "vary": {"dtype": "fp32", "layout": "rrr"},
         "configs": "sample:2",
-        "samples": 2,
+        "measuring": kc.Measuring(samples=2),
     }
     worker = threading.Thread(target=lambda: found.append(kc.collect("gemm/cpu", **options)))
     worker.start()
@@ -55,7 +55,7 @@ def test_a_sweep_is_measured_as_it_is_and_enumerated_once(monkeypatch):
     assert kc.collect(sweep, dry_run=True).vectors == listed.height == 4
     measured = kc.collect(sweep, measuring=kc.Measuring(samples=2)).frame()
     assert sorted(measured.select(listed.columns).rows(), key=str) == sorted(listed.rows(), key=str)
-    for extra in ({"problems": "llm"}, {"configs": "all"}, {"max_vectors": 3}, {"vectors": "elsewhere"}):
+    for extra in ({"problems": "llm"}, {"configs": "all"}, {"extent": kc.Extent(max_vectors=3)}):
         with pytest.raises(kc.InvalidValue, match="a sweep says what to measure"):
             kc.collect(sweep, **extra)
 
@@ -142,7 +142,12 @@ def test_numbers_below_one_are_refused_as_on_the_command_line():
     """From Python no option type stands before the library."""
     for name in ("chunk_size", "build_jobs", "samples"):
         with pytest.raises(kc.InvalidValue, match=f"`{name}` must be at least 1, got 0"):
-            kc.collect("gemm/cpu", problems="grid:M=8;N=8;K=8", vary={"dtype": "fp32", "layout": "rrr"}, **{name: 0})
+            kc.collect(
+                "gemm/cpu",
+                problems="grid:M=8;N=8;K=8",
+                vary={"dtype": "fp32", "layout": "rrr"},
+                measuring=kc.Measuring(**{name: 0}),
+            )
 
 
 @pytest.mark.parametrize(

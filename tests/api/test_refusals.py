@@ -11,7 +11,7 @@ import kerncast as kc
 from kerncast.api.on_ray import connected
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
-SMALL = {"model": "roofline", "folds": 2, "threads": 1}
+SMALL = {"kind": "roofline", "folds": 2, "threads": 1}
 PROBLEM = {"M": 512, "N": 512, "K": 512, "dtype": "fp16", "layout": "rcr"}
 
 

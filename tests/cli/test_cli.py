@@ -16,6 +16,7 @@ from kerncast.backends.cpu import CpuBackend
 from kerncast.backends.cpu.build import find_compiler
 from kerncast.backends.opencl import OpenClBackend
 from kerncast.collecting.plan import device_indices
+from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
 
 EXP = b"""input_shape_1,input_shape_2,input_shape_3,input_shape_4,bfloat16,input_DRAM,input_L1,kernel_duration
@@ -183,9 +184,9 @@ def test_bad_input_is_one_sentence_and_exit_code_2(args, why, exp, tmp_path, run
     Path("t.toml").write_text('family = "gemm/triton"\n[time]\ncolumn = "time_us"\nunit = "us"\n')
     Path("empty.toml").touch()
     Path("foreign").mkdir()
-    for name, version in (("newer", 9), ("empty", 1)):
-        Path(name).mkdir()
-        Path(name, "dataset.json").write_text(json.dumps({"format": "kerncast-dataset", "version": version}))
+    Path("newer").mkdir()
+    Path("newer", "dataset.json").write_text(json.dumps({"format": "kerncast-dataset", "version": 9}))
+    Dataset.create("empty")
     before = sorted(str(path) for path in tmp_path.rglob("*"))
     code, out, err = run(*args)
     assert code == 2

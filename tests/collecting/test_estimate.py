@@ -20,7 +20,7 @@ CHOSEN = {"problems": ["grid:M=64:1024:64;N=64,128;K=64"], "vary": ["dtype=fp16"
 
 
 def options(**changes):
-    return {"backend": INSTANT, **CHOSEN, "configs": "sample:20", "samples": 2, **changes}
+    return {"measuring": kerncast.Measuring(INSTANT, samples=2), **CHOSEN, "configs": "sample:20", **changes}
 
 
 def test_a_dry_run_says_how_long_it_takes_and_leaves_nothing(tmp_path, monkeypatch):

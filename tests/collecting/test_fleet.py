@@ -152,12 +152,12 @@ def test_another_version_and_another_resource_are_refused(cluster, tmp_path, mon
     """Both sides are named with their versions; a resource that no node has is refused with those that there are."""
     with ray_starts():
         cluster.add(1)
-    wanted = {"backend": FAULTY, "on": "ray", "address": cluster.address, "out": tmp_path / "d", **SWEEP}
+    wanted = {"cluster": kerncast.Cluster("ray", cluster.address), "out": tmp_path / "d", **SWEEP}
     with pytest.raises(InvalidValue, match=r"has the resource cards \(they have .*card.*`resource`"):
-        kerncast.collect(TRITON, measuring=kerncast.Measuring(resource="cards"), **wanted)
+        kerncast.collect(TRITON, measuring=kerncast.Measuring(FAULTY, resource="cards"), **wanted)
     monkeypatch.setattr("kerncast.collecting.fleet.roster.release", lambda: "0.0.9 (0123)")
     with pytest.raises(DeviceLost) as refused:
-        kerncast.collect(TRITON, measuring=kerncast.Measuring(resource="card"), **wanted)
+        kerncast.collect(TRITON, measuring=kerncast.Measuring(FAULTY, resource="card"), **wanted)
     assert f"it has kerncast {release()}, and this is 0.0.9 (0123)" in str(refused.value)
     assert not (tmp_path / "d").exists()
 
@@ -222,8 +222,8 @@ def test_devices_that_differ_go_to_datasets_of_their_own(cluster, tmp_path):
     with ray_starts():
         cluster.add(2, "mixed")
     wanted = {
-        "backend": "odd_backends:Mixed", "on": "ray", "address": cluster.address, "resource": "mixed",
-        "out": tmp_path / "d", "resume": True, **QUICK, **SWEEP,
+        "measuring": kerncast.Measuring("odd_backends:Mixed", resource="mixed", **QUICK),
+        "cluster": kerncast.Cluster("ray", cluster.address), "extent": kerncast.Extent(resume=True), "out": tmp_path / "d", **SWEEP,
     }  # fmt: skip
     first = kerncast.collect(TRITON, **wanted)
     (second,) = first.collected.beside

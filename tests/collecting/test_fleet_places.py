@@ -38,9 +38,8 @@ def test_each_kind_finds_its_dataset_again_and_no_other_one(tmp_path):
         ({"problems": "cubess"}, "cubess"),
         ({"vary": {"dtype": "fp61"}}, "fp61"),
         ({"configs": "sample"}, "sample"),
-        ({"problems": (), "vary": None, "vectors": "nowhere"}, "nowhere"),
         ({"out": "folder"}, "folder is not a kerncast dataset"),
-        ({"devices": "0,1"}, "leave out `devices`"),
+        ({"measuring": kerncast.Measuring(devices="0,1")}, "leave out `devices`"),
     ],
 )
 def test_wrong_arguments_are_refused_before_a_cluster_is_asked_for_anything(tmp_path, monkeypatch, wrong, why):

@@ -190,7 +190,8 @@ time = {{ column = "ns", unit = "ns" }}
 
 def test_a_resume_takes_the_same_family_only(file, tmp_path):
     """The same file continues; another version is refused; both can be joined if only values differ."""
-    asked = {"set": settings(file), "problems": "grid:rows=16;columns=16", "configs": "sample:3", "progress": False}
+    asked = {"problems": "grid:rows=16;columns=16", "configs": "sample:3", "progress": False}
+    asked["measuring"] = kerncast.Measuring(settings=settings(file))
     kerncast.collect(str(file), out=tmp_path / "d", **asked)
     more = kerncast.collect(
         str(file),

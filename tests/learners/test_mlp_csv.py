@@ -107,7 +107,7 @@ def test_damage_is_refused_by_name(home, tmp_path, damage):
 
 def test_weights_go_with_nothing_that_is_about_fitting(home, tmp_path):
     """Nor with another kind; other kinds have no weights to write."""
-    for more in ({"folds": 3}, {"tune": 2}, {"model": "gbdt"}, {"hidden": (3,)}, {"features": "tiles"}):
+    for more in ({"folds": 3}, {"tune": 2}, {"kind": "gbdt"}, {"hidden": (3,)}, {"features": "tiles"}):
         with pytest.raises(InvalidValue, match=r"leave (it|one|out)"):
             kerncast.train(home / "d", out=tmp_path / "x", weights=home / "weights", progress=None, **more)
     kerncast.train(home / "d", out=tmp_path / "roof", kind="roofline", folds=0, progress=None)

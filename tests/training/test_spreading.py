@@ -13,7 +13,7 @@ OPTIONS = {
     "plain": {"trees": 20},
     "mined": {"trees": 20, "hard_mining": 1},
     "tuned": {"tune": 2, "folds": 2, "trees": 5},
-    "mlp": {"model": "mlp"},
+    "mlp": {"kind": "mlp"},
 }
 
 

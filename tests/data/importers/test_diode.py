@@ -87,14 +87,14 @@ def test_what_a_shape_does_not_say_can_be_said(tmp_path):
     plain = read(tmp_path, data, name="plain")
     assert plain.frame()["problem.tf32"].to_list() == [False, False]
     assert any("1 fp32 rows" in note for note in plain.notes)
-    told = read(tmp_path, data, name="told", set={"layout": "rcr", "tf32": "true"}).frame()
+    told = read(tmp_path, data, name="told", constants={"layout": "rcr", "tf32": "true"}).frame()
     assert told.select("problem.layout", "problem.tf32").rows() == [("rcr", True), ("rcr", False)]
     own = dataset(mm={shape(dtype="float32"): [timed(1.0, ALLOW_TF32=True)]})
     assert read(tmp_path, own, name="own").frame()["problem.tf32"].to_list() == [True]
     with pytest.raises(InvalidValue, match="`set` layout must be"):
-        read(tmp_path, data, name="bad", set={"layout": "nt"})
+        read(tmp_path, data, name="bad", constants={"layout": "nt"})
     with pytest.raises(KerncastError, match="'dtype'"):
-        read(tmp_path, data, name="bad", set={"dtype": "fp16"})
+        read(tmp_path, data, name="bad", constants={"dtype": "fp16"})
 
 
 def test_the_device_is_named_or_asked_for_and_never_contradicted(tmp_path):
