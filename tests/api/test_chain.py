@@ -174,7 +174,7 @@ def test_a_file_of_no_known_format_is_refused_with_the_list(tmp_path):
     with pytest.raises(kc.InvalidValue, match="`mapping`"):
         kc.read(tmp_path / "t.csv")
     (tmp_path / "t.bin").write_bytes(b"\x00\x01")
-    with pytest.raises(kc.InvalidValue, match="name its `format`"):
+    with pytest.raises(kc.InvalidValue, match="name its `file_format`"):
         kc.read(tmp_path / "t.bin")
     (tmp_path / "x.csv").write_text("m_size,k_size,n_size,num_cores,duration\n640,32,32,10,1849.0\n")
     dataset = kc.read(tmp_path / "x.csv", device="wormhole_b0")

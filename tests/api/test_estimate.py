@@ -129,7 +129,7 @@ def test_options_change_what_they_name(config):
         (("--imbalance", "nan"), "kerncast: --imbalance must be from 0 to 10, got nan"),
         (("--picture", "x.png"), "kerncast: --picture must end in .svg, got x.png"),
         (("--no-graphs", "--launch-us", "-1"), "kerncast: --launch-us must be above 0"),
-        (("--launch-us", "7"), "kerncast: --launch-us counts only if --graphs is off"),
+        (("--launch-us", "7"), "kerncast: --launch-us counts only with --no-graphs"),
         (("--imbalance", "1.2"), "kerncast: --imbalance 1.2 is about experts, and Llama-8B has none: leave it out"),
         (("--device", "h300"), "kerncast: unknown device 'h300'"),
     ],

@@ -87,7 +87,10 @@ WRONG_KINDS = {
     "a mapping that is no file": (lambda d, m: kc.read("a.csv", file_format="csv", mapping={"M": "m"}), "TOML file .*got dict"),
     "a dataset as the model": (lambda d, m: kc.evaluate(d, m), r"got Dataset: train one with `kerncast\.train`"),
     "a model as the data": (lambda d, m: kc.compare(m, m, m), "a dataset, its path or a frame was expected, got Model"),
-    "exporting a dataset": (lambda d, m: kc.export(d, out="nowhere/at/all"), "a model or its path was expected, got Dataset"),
+    "exporting a dataset": (
+        lambda d, m: kc.export(d, to="blob", out="nowhere/at/all"),
+        "`to=blob` writes a model, and .* is a dataset",
+    ),
     "asking a dataset": (lambda d, m: kc.predict({"op": "gemm"}, model=d), "a model or its path was expected, got Dataset"),
     "asking several": (lambda d, m: kc.predict({"op": "gemm"}, model=[m, 3]), "a model or its path was expected, got int"),
     "a dtype of a frame": (

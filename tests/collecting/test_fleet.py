@@ -118,8 +118,8 @@ def test_nodes_come_and_end_in_mid_sweep(cluster, faults, tmp_path, capsys, monk
         doomed = cluster.add(1, "gated")
     with ThreadPoolExecutor(1) as pool:  # Ray starts nodes in the main thread only
         collected = pool.submit(
-            kerncast.collect, TRITON, backend="fleet_backends:Gated", on="ray", address=cluster.address, resource="gated",
-            out=tmp_path / "d", timeout=HOUR, progress=heard, **SWEEP, **QUICK,
+            kerncast.collect, TRITON, cluster=kerncast.Cluster("ray", cluster.address), out=tmp_path / "d", progress=heard,
+            measuring=kerncast.Measuring("fleet_backends:Gated", resource="gated", timeout=HOUR, **QUICK), **SWEEP,
         )  # fmt: skip
         try:
             assert wait_until(lambda: (len(heard.devices) >= 40 and len(set(heard.devices)) == 2) or collected.done(), PATIENCE)
@@ -223,7 +223,8 @@ def test_devices_that_differ_go_to_datasets_of_their_own(cluster, tmp_path):
         cluster.add(2, "mixed")
     wanted = {
         "measuring": kerncast.Measuring("odd_backends:Mixed", resource="mixed", **QUICK),
-        "cluster": kerncast.Cluster("ray", cluster.address), "extent": kerncast.Extent(resume=True), "out": tmp_path / "d", **SWEEP,
+        "cluster": kerncast.Cluster("ray", cluster.address), "extent": kerncast.Extent(resume=True), "out": tmp_path / "d",
+        **SWEEP,
     }  # fmt: skip
     first = kerncast.collect(TRITON, **wanted)
     (second,) = first.collected.beside

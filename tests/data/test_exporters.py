@@ -211,12 +211,12 @@ def test_what_cannot_be_written_is_refused_by_name(own, tmp_path):
 
 
 def test_the_verb_writes_and_says_how_to_read_it_again(drafted, own, tmp_path):
-    """`export-data` with and without `--json`; conditions choose rows."""
+    """`export` of a dataset with and without `--json`; conditions choose rows."""
     run = CliRunner()
-    done = run.invoke(program, ["export-data", str(own.path), "--to", "csv", "--out", str(tmp_path / "t.csv")])
+    done = run.invoke(program, ["export", str(own.path), "--to", "csv", "--out", str(tmp_path / "t.csv")])
     assert done.exit_code == 0, done.output
     assert f"kerncast import csv {tmp_path}/t.csv --mapping {tmp_path}/t.toml" in done.output
-    done = run.invoke(program, ["export-data", str(drafted.path), "--to", "t4", "--where", "status=ok", "--json", "--out",
+    done = run.invoke(program, ["export", str(drafted.path), "--to", "t4", "--where", "status=ok", "--json", "--out",
                              str(tmp_path / "t.json")])  # fmt: skip
     assert list(json.loads(done.output)["files"]) == [str(tmp_path / "t.json")]
     assert len(json.loads((tmp_path / "t.json").read_text())["results"]) == len(CONFIGS) - 2

@@ -66,7 +66,7 @@ def test_a_killed_import_is_read_again(tmp_path):
 def test_what_cannot_be_imported_is_refused_at_once(tmp_path):
     """No file named, a missing one, an unknown format or device, neither or both of sweep and import."""
     store = Store.open(tmp_path / "store")
-    with pytest.raises(InvalidValue, match=r"reads files that you have \(a100_mm.zip, .*`set` import.files=FILE"):
+    with pytest.raises(InvalidValue, match=r"reads files that you have \(a100_mm.zip, .*`changes` import.files=FILE"):
         plan(load("a100-mm"), store)
     with pytest.raises(NotFound, match=r"there is no .*nope.zip, which import.files names"):
         plan(load("a100-mm", ["import.files=nope.zip"]), store)

@@ -291,7 +291,7 @@ def test_predictions_are_out_of_fold_where_the_problem_was_seen(tmp_path):
         (("folds = 2", 'target = "zz"'), BadFile, "train.target is one of relative, latency, tflops, bandwidth, got 'zz'"),
         (("folds = 2", "seed = 9_999_999_999"), BadFile, "'train.seed' must be"),
         (("threads = 1", "threads = 1_000_000"), BadFile, "'train.threads' must be"),
-        (("folds = 2", "folds = 25"), InvalidValue, r"make 24 groups \(M, N, K, batch\).*`set` train.folds=24"),
+        (("folds = 2", "folds = 25"), InvalidValue, r"make 24 groups \(M, N, K, batch\).*`changes` train.folds=24"),
         (("[train]", '[store]\nname = "a/b"\n[train]'), BadFile, "store.name: a model's name is letters"),
         (("[train]", f'[store]\nname = "{"a" * 300}"\n[train]'), BadFile, "store.name: a model's name has at most 100"),
     ],
@@ -352,7 +352,7 @@ def test_changes_are_written_as_in_the_file(routine):
     assert (found.sweep.max_problems, found.compare.strict, found.train.model) == (5, True, "linear")
     assert found.sweep.problems == ["llm"]
     for bad in ("sweep", "=3"):
-        with pytest.raises(InvalidValue, match="`set` takes KEY=VALUE"):
+        with pytest.raises(InvalidValue, match="`changes` takes KEY=VALUE"):
             load(routine, [bad])
     with pytest.raises(NotFound, match=r"unknown routine 'gemm-cp': did you mean 'gemm-cpu'\?"):
         load("gemm-cp")

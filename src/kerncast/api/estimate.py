@@ -206,7 +206,7 @@ def _launch_ns(launch_us: float | None, graphs: bool) -> float | None:
     """The time between launches; None if the step is one graph."""
     if graphs:
         if launch_us is not None:
-            raise InvalidValue("`launch_us` counts only if `graphs` is off: turn it off, or leave `launch_us` out")
+            raise InvalidValue("`launch_us` counts only with `graphs=False`: add that, or leave `launch_us` out")
         return None
     given = LAUNCH_US if launch_us is None else launch_us
     if not _is_number(given) or not 0 < given < 1e6:

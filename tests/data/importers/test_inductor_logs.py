@@ -130,7 +130,7 @@ def test_a_bias_gaps_and_older_versions_are_read(tmp_path):
         (8, None, None, "fp16", "triton", pytest.approx(50_000)),
         (8, None, None, "fp16", "library", pytest.approx(60_000)),
     ]
-    with pytest.raises(InvalidValue, match="neither dtypes nor strides: add `set` dtype=fp16"):
+    with pytest.raises(InvalidValue, match="neither dtypes nor strides: add `constants` dtype=fp16"):
         read(tmp_path, OLD, name="asked")
     oldest = read(tmp_path, OLDEST, name="oldest", constants=["dtype=fp16", "layout=rcr"])
     assert seen(oldest, "config.kind", "problem.layout") == [("library", "rcr", pytest.approx(10_000))]
@@ -237,7 +237,7 @@ def test_other_ops_symbols_and_foreign_files_are_refused_or_counted(tmp_path):
     with pytest.raises(BadFile, match="not known numbers"):
         read(tmp_path, symbolic, name="b")
     with pytest.raises(BadFile, match="no log of max-autotune"):
-        read(tmp_path, "just some words\n", name="c", format="inductor")
+        read(tmp_path, "just some words\n", name="c", file_format="inductor")
     assert read(tmp_path, conv + NEW, name="d").rows == 6
 
 
@@ -261,7 +261,7 @@ def test_damaged_logs_are_read_or_refused_but_never_crash(tmp_path):
                         [b"9" * 400, b"\x00", b"'" * 50, b"\n", b"x" * 3000, b"-1", b"1e999", b"\xff"]
                     )
         try:
-            read(tmp_path, bytes(data), name=f"n{number}", device=rng.choice(["h100", "cpu_generic"]), format="inductor",
+            read(tmp_path, bytes(data), name=f"n{number}", device=rng.choice(["h100", "cpu_generic"]), file_format="inductor",
                  constants={"dtype": "fp16", "layout": "rrr"} if rng.random() < 0.5 else None)  # fmt: skip
         except KerncastError as error:
             assert "\n" not in str(error)  # noqa: PT017
