@@ -196,7 +196,7 @@ def test_rows_that_agree_with_the_model_do_not_hurt_it(home, tmp_path):
     pooled = kerncast.open(home / "pooled")
     frame, test = rows(SEEN[1], 40, 1.3, 5), rows(SEEN[1], 500, 1.3, 6)
     dataset(tmp_path / "d", (SEEN[1], frame))
-    moved = kerncast.train(tmp_path / "d", base=pooled, out=tmp_path / "m", progress=None)
+    moved = kerncast.train(tmp_path / "d", base=pooled, device=SEEN[1], out=tmp_path / "m", progress=None)
     before, after = np.abs(errors(pooled, test, device="two")).mean(), np.abs(errors(moved, test)).mean()
     assert after < 1.15 * before
 
@@ -258,13 +258,13 @@ def test_rows_of_another_op_device_or_dtype_are_refused_by_name(home, tmp_path):
     with pytest.raises(InvalidValue, match=r"30 of 30 rows have dtype fp16, of which .* knows nothing"):
         kerncast.train(tmp_path / "fp16", base=pooled, out=tmp_path / "m", progress=None)
     with pytest.raises(InvalidValue, match=r"several devices \(five, four, one, three, two\)"):
-        kerncast.train(home / "d", base=pooled, out=tmp_path / "m", progress=None)
+        kerncast.train(home / "d", base=pooled, device=SEEN[4], out=tmp_path / "m", progress=None)
     bare = Device("fresh", "fresh", "gpu", {"memory_bandwidth_gb_s": 2400}, NEW.peak_tflops)
     with pytest.raises(InvalidValue, match=r"whose profile lacks .*num_cus"):
         kerncast.train(home / "few", base=pooled, device=bare, out=tmp_path / "m", progress=None)
     roofline = kerncast.train(home / "few", out=tmp_path / "r", kind="roofline", folds=2, progress=None)
     with pytest.raises(InvalidValue, match="is a roofline model, and only gbdt models"):
-        kerncast.train(home / "few", base=roofline, out=tmp_path / "m", progress=None)
+        kerncast.train(home / "few", base=roofline, device=NEW, out=tmp_path / "m", progress=None)
     assert not (tmp_path / "m").exists()
 
 
