@@ -53,7 +53,7 @@ ROOMS = {
         "answering": "answering compiling.json_request compiling.json_text compiling.plain_request compiling.request querying"
         " selecting",
         "native": "native compiling exporting",
-        "regenerating": "regenerating store.drift store.recheck",
+        "regenerating": "regenerating",
         "evaluating": "evaluating",
         "estimating": "estimating",
         "torch": "torch inductor",

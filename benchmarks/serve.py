@@ -9,7 +9,8 @@ The server runs as a process of its own, from a store with one model, which is t
 help. Seconds of CPU are those of the server's process, as the system counts them. Rounds of single questions, of half load and
 of lists take turns; the best round counts, because other processes may slow the machine down, and all rounds are printed. At
 half load, questions are sent on a schedule at half of the rate that was just measured, and a latency begins when the question
-was due. With `--first`, the server and those who ask it run before all other processes of the machine (niceness -20), as if it
+was due. At last single questions are asked beside two lists that are answered one question at a time, because each names other
+software. With `--first`, the server and those who ask it run before all other processes of the machine (niceness -20), as if it
 were idle; memory is watched without that.
 """
 
@@ -50,6 +51,9 @@ CONNECTIONS, LIST_CONNECTIONS = 8, 2
 ROUNDS, SECONDS, LISTS = 5, 3.0, 20
 # Linux stops processes that run before all others for a twentieth of each second if they leave nothing to others.
 REST_SECONDS = 2.0
+HEALTH, BUILT_SECONDS = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", 0.1
+# Lists of questions each of which names other software, and single questions beside them.
+SPELLINGS, BESIDE, BESIDE_SECONDS = 20_000, 200, 3.0
 # Memory once the server has been used for a while, and how far it may move from there.
 SETTLED_SECONDS, TOLERANCE = 60.0, 0.05
 
@@ -196,6 +200,24 @@ async def lists(server: Server, sent: bytes, count: int) -> float:
     return LIST_CONNECTIONS * (count // LIST_CONNECTIONS) * LIST / spent
 
 
+async def beside(server: Server, sent: list[bytes]) -> list[float]:
+    """Milliseconds of single questions while two lists of 2 MB are answered, whose questions have nothing in common."""
+    question = flat(*drawn(random.Random(1)))
+    spelled = [json.dumps([{**question, "software": f"vllm {word} {i}"} for i in range(SPELLINGS)]).encode() for word in "ab"]
+    busy = await connected(server, len(spelled))
+    for client, body in zip(busy, spelled, strict=True):
+        client.transport.write(request(body))
+    await asyncio.sleep(BESIDE_SECONDS)
+    (client,), loop, found = await connected(server, 1), asyncio.get_running_loop(), []
+    for text in sent[:BESIDE]:
+        began = loop.time()
+        await client.ask(text)
+        found.append(1e3 * (loop.time() - began))
+    for each in (client, *busy):
+        each.transport.close()
+    return found
+
+
 async def memory(server: Server, sent: list[bytes], listed: bytes, minutes: float) -> Row:
     """The largest change of memory after the first minute, under single questions, lists and refusals."""
     end, found = time.monotonic() + 60 * minutes, []
@@ -218,7 +240,9 @@ async def measured(server: Server, minutes: float, first: bool) -> list[Row]:
     sent = [request(json.dumps(flat(*drawn(chance))).encode()) for _ in range(QUESTIONS)]
     listed = request(json.dumps([flat(*drawn(chance)) for _ in range(LIST)]).encode())
     (client,) = await connected(server, 1)
-    assert b'"status":"ok"' in await client.ask(sent[0])  # the model is compiled and loaded
+    assert b'"status":"ok"' in await client.ask(sent[0])  # the model is loaded, and compiled in the background
+    while b'"building":0' not in await client.ask(HEALTH):
+        await asyncio.sleep(BUILT_SECONDS)
     assert (await client.ask(listed)).count(b'"status":"ok"') == LIST
     client.transport.close()
     gc.collect()
@@ -239,6 +263,7 @@ async def measured(server: Server, minutes: float, first: bool) -> list[Row]:
             f"{rate:8,.0f} questions/s {cpu:8,.0f} per CPU second   half load: p50 {p50[-1]:.2f} ms, p99 {p99[-1]:.2f} ms   "
             f"lists: {rows[-1]:10,.0f} rows/s"
         )
+    late = await beside(server, sent)
     for pid in (server.pid, os.getpid()) if first else ():
         take_turns(pid, first=False)
     n = f"{ROUNDS} rounds of {SECONDS:g} s, {CONNECTIONS} connections{', before all other processes' if first else ''}"
@@ -250,6 +275,8 @@ async def measured(server: Server, minutes: float, first: bool) -> list[Row]:
         Row(f"rows a second in lists of {LIST:,}, best round", max(rows), "", Target(low=200_000),
             n=f"{ROUNDS} rounds of {LISTS} lists, {LIST_CONNECTIONS} connections",
             note=f"median {statistics.median(rows):,.0f}"),
+        Row("p95 latency of single questions beside two lists of 2 MB", float(np.percentile(late, 95)), "ms",
+            Target(high=250.0), n=f"{BESIDE} questions", note=f"p50 {np.percentile(late, 50):.2f} ms"),
     ]  # fmt: skip
     return [*found, *([await memory(server, sent, listed, minutes)] if minutes else [])]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from golden import check_golden
 
 from kerncast.models.manifest import MANIFEST, Manifest, write_manifest
 from kerncast.models.model import feature_digest
-from kerncast.regenerating.shipping.golden import check_golden
 from kerncast.registry import FAMILIES
 from kerncast.training.recipe import Recipe
 

@@ -1,17 +1,12 @@
 """The quickstart, with fewer shapes."""
 
 import json
-import shutil
-import sys
-from functools import partial
 
 import pytest
 
 from kerncast import cli
 from kerncast.data import Dataset
 from kerncast.regenerating import quickstart
-from kerncast.training.recipe import Recipe
-from kerncast.training.train import train
 
 pytestmark = pytest.mark.needs("a C compiler")
 
@@ -27,22 +22,21 @@ def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_pat
 
     None of its processes runs a module of the current folder.
     """
-    monkeypatch.setattr(quickstart, "QUICK", (8, 6, 5))
-    monkeypatch.setattr(quickstart, "MOST_BYTES", 2e5)
     # A forest as small as the data: a large one takes a compiler most of a minute.
-    small = partial(train, recipe=Recipe("gbdt", {"trees": 10}, folds=2))
-    monkeypatch.setattr(sys.modules[train.__module__], "train", small)
-    code, shown = run(capsys, "regenerate", "quickstart", "--out", tmp_path / "q")
+    small = ("sweep.max_problems=8", "sweep.max_bytes=2e5", "sweep.configs=promising:6", "collect.repeat=5",
+             "train.knobs={trees = 10}", "train.folds=2")  # fmt: skip
+    monkeypatch.setattr(quickstart, "QUICK", small)
+    code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
     assert code == 0
-    assert shown.err.count("round ") == 2
+    for step in ("collect", "repeat", "train", "report", "export", "race"):
+        assert f"gemm/cpu: {step}" in shown.err
     assert "the model's choice runs at" in shown.out
     assert "Noise: 5 shapes were measured twice" in shown.out
     assert shown.out.count("rrr") + shown.out.count("rcr") >= 8
     assert (tmp_path / "q" / "report.html").stat().st_size > 1e6
     code, shown = run(capsys, "regenerate", "quickstart", "--out", tmp_path / "q", "--json")
     found = json.loads(shown.out)
-    assert "measuring" not in shown.err
-    assert "training" not in shown.err
+    assert "gemm/cpu: train (done before)" in shown.err
     assert (found["problems"], found["problems_measured_twice"]) == (8, 5)
     assert found["rows"] == sum(Dataset.open(tmp_path / "q" / name).read().height for name in ("gemm_cpu", "gemm_cpu-2"))
     assert 0 < found["noise_ceiling"] <= 1
@@ -50,17 +44,13 @@ def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_pat
     assert 0 < found["model_share_min"] <= found["model_share_mean"] <= 1
     assert all(item["best_against_blas"] > 0 for item in found["shapes"])
     assert {item["problem"][-3:] for item in found["shapes"]} == {"rrr", "rcr"}
-    monkeypatch.setattr(quickstart, "QUICK", (12, 6, 5))
-    code, shown = run(capsys, "regenerate", "quickstart", "--out", tmp_path / "q")
+    assert not (tmp_path / "q" / "store").exists()
+    # Other measurements need another folder: those of this one are neither mixed with them nor removed.
+    monkeypatch.setattr(quickstart, "QUICK", (*small, "sweep.max_problems=12"))
+    code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
     assert code == 2
-    assert "gemm_cpu holds 8 shapes, but this quickstart has 12: choose another --out" in shown.err
-    # A model that was trained before the second round is refused before anything is measured.
-    monkeypatch.setattr(quickstart, "QUICK", (8, 6, 5))
-    shutil.rmtree(tmp_path / "q" / "gemm_cpu-2")
-    code, shown = run(capsys, "regenerate", "quickstart", "--out", tmp_path / "q")
-    assert code == 2
-    assert "model was not trained on these measurements: choose another --out, or remove it" in shown.err
-    assert "measuring" not in shown.err
+    assert "was begun with another routine (quickstart, " in shown.err
+    assert "choose another --out" in shown.err
 
 
 def test_a_budget_leaves_exit_code_3_and_the_same_command_goes_on(tmp_path, capsys):

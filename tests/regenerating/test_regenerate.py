@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -12,16 +13,20 @@ from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.progress import Progress
-from kerncast.regenerating import load, plan, regenerate, shipped
+from kerncast.regenerating import load, plan, shipped
+from kerncast.regenerating import regenerate as run_once
 from kerncast.regenerating import state as states
 from kerncast.regenerating.comparing import OutOfFold
-from kerncast.regenerating.state import STAGES
+from kerncast.regenerating.routine import USUAL_STEPS as STEPS
 from kerncast.registry import FAMILIES
 from kerncast.store.store import ENTRY, Store
 from kerncast.testing.backends import Analytic
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe as Recipe
 from kerncast.training.train import train
+
+# A new model takes the place of the old one.
+regenerate = partial(run_once, replace=True)
 
 TINY = tiny_routine(problems=24, configs=16, trees=12, leaves=7)
 
@@ -39,7 +44,7 @@ class Watched(Progress):
         if family != "gemm/triton":  # a fold of the training
             return
         stage, _, already = rest.partition(" ")
-        assert (number, of) == (STAGES.index(stage) + 1, len(STAGES))
+        assert (number, of) == (STEPS.index(stage) + 1, len(STEPS))
         self.stages.append((stage, already == "(done before)"))
         if stage == self.stop_at and not already:
             raise KeyboardInterrupt
@@ -79,23 +84,23 @@ def test_a_new_model_gets_into_the_store_with_its_origin(reference):
     (entry,) = Store.open(folder / "store").entries()
     assert entry.id == outcome.model
     state = json.loads((folder / "work" / "state.json").read_text())
-    assert set(entry.record.origin) == {"recipe", "host", "regenerated", "kerncast", "verdict"}
+    assert set(entry.record.origin) == {"routine", "host", "regenerated", "kerncast", "verdict"}
     assert entry.record.origin["host"] == state["host"]
-    assert list(state["done"]["gemm/triton"]) == list(STAGES)
+    assert list(state["done"]["gemm/triton"]) == list(STEPS)
     assert state["done"]["gemm/triton"]["collect"]["facts"]["device"] == entry.device
     assert state["done"]["gemm/triton"]["train"]["facts"]["software"] == list(entry.software)
 
 
-@pytest.mark.parametrize("stage", STAGES[1:])
+@pytest.mark.parametrize("stage", STEPS[1:])
 def test_a_run_that_was_stopped_goes_on_and_ends_the_same(routine, reference, tmp_path, stage):
-    """Whatever is done is not done again, and the model is the same."""
+    """Whatever is done is not done again, and the model is the same. Models are compared again: the store may have changed."""
     store = Store.open(tmp_path / "store")
     with pytest.raises(KeyboardInterrupt):
         regenerate(load(routine), store, tmp_path / "work", progress=Watched(stage))
     assert store.entries() == []
     shown = Watched()
     (outcome,) = regenerate(load(routine), store, tmp_path / "work", progress=shown)
-    assert [name for name, already in shown.stages if already] == list(STAGES[: STAGES.index(stage)])
+    assert [name for name, already in shown.stages if already] == list(STEPS[: min(3, STEPS.index(stage))])
     assert outcome.replaced
     before, after = (
         Model.load(folder / "work" / "gemm-triton" / "model").manifest.files for folder in (reference[0], tmp_path)
@@ -106,10 +111,10 @@ def test_a_run_that_was_stopped_goes_on_and_ends_the_same(routine, reference, tm
 
 def test_a_half_measured_collection_goes_on(routine, reference, tmp_path, monkeypatch):
     """A stop in the middle of measuring is an unfinished outcome; every row is measured once."""
-    from kerncast.regenerating import run as stages
+    from kerncast.regenerating import loop
 
-    real = stages.Request
-    monkeypatch.setattr(stages, "Request", lambda *args, **options: real(*args, **options, budget_seconds=0.0, chunk_size=8))
+    real = loop.Request
+    monkeypatch.setattr(loop, "Request", lambda *args, **options: real(*args, **options, budget_seconds=0.0, chunk_size=8))
     (outcome,) = regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched())
     assert not outcome.finished
     assert outcome.reasons == ["stopped during collect"]
@@ -138,20 +143,47 @@ def test_the_same_again_is_the_same_and_a_finished_run_is_kept(routine, tmp_path
     assert (comparison["n_problems"], comparison["problems_seen_in_training"]) == (24, 0)
 
 
+def test_a_routine_without_replace_leaves_the_store_alone(routine, tmp_path, run):
+    """It measures, some problems twice, trains on both and reports; the exit code is 0."""
+    steps = 'steps=["collect", "repeat", "train", "report"]'
+    words = (
+        "regenerate",
+        routine,
+        "--store",
+        tmp_path / "store",
+        "--out",
+        tmp_path / "work",
+        "--set",
+        steps,
+        "--set",
+        "flat=true",
+    )
+    code, out, _ = run(*words, "--set", "collect.repeat=6", "--set", "sweep.draw=even", "--json")
+    (family,) = json.loads(out)["families"]
+    assert (code, family["verdict"], family["replaced"]) == (0, "TRAINED", False)
+    assert not (tmp_path / "store").exists()
+    twice = Dataset.open(tmp_path / "work" / "gemm_triton-2").read()
+    assert (twice.height, twice.select("problem.M", "problem.N", "problem.K").n_unique()) == (6 * 16, 6)
+    state = states.read(tmp_path / "work")
+    assert (state.finished, list(state.of("gemm/triton"))) == (True, ["collect", "repeat", "train", "report"])
+    assert state.of("gemm/triton")["report"].facts["totals"]["problems_measured_twice"] == 6
+    assert (tmp_path / "work" / "report.html").is_file()
+
+
 def test_a_worse_model_stays_out_of_the_store(routine, tmp_path, run):
     """Exit code 1, the store as it was, and the way to overrule it."""
     store = tmp_path / "store"
-    assert run("regenerate", routine, "--store", store, "--out", tmp_path / "good")[0] == 0
+    assert run("regenerate", routine, "--store", store, "--out", tmp_path / "good", "--replace")[0] == 0
     (before,) = Store.open(store).entries()
     poor = ["--set", *POOR]
-    code, out, _ = run("regenerate", routine, "--store", store, "--out", tmp_path / "poor", *poor)
+    code, out, _ = run("regenerate", routine, "--store", store, "--out", tmp_path / "poor", "--replace", *poor)
     assert code == 1
     assert "WORSE" in out
     assert f"kerncast models add {tmp_path / 'poor' / 'gemm-triton' / 'model'} --replace" in out
     assert Store.open(store).entries() == [before]
     # The old one cannot be read any more: anything that can is better.
     (before.path / "candidates.parquet").unlink()
-    code, out, _ = run("regenerate", routine, "--store", store, "--out", tmp_path / "again", *poor, "--json")
+    code, out, _ = run("regenerate", routine, "--store", store, "--out", tmp_path / "again", "--replace", *poor, "--json")
     (family,) = json.loads(out)["families"]
     assert json.loads(out)["path"] == str(tmp_path / "again")
     assert (code, family["verdict"], family["replaced"]) == (0, "OLD UNREADABLE", True)
@@ -183,8 +215,8 @@ def test_what_it_was_not_compared_with_is_never_replaced(routine, reference, rew
     assert (outcome.verdict, outcome.replaced) == ("AMBIGUOUS", True)
 
 
-def test_a_model_that_got_into_the_store_right_before_a_crash_is_not_put_there_twice(routine, rewound, tmp_path, monkeypatch):
-    """The outcome is that of the comparison that let it in."""
+def test_a_model_that_got_into_the_store_right_before_a_crash_stays_there(routine, rewound, tmp_path, monkeypatch):
+    """The next run finds that the store has this very model."""
     work, store = rewound("compare"), Store.open(tmp_path / "store")
     real = states.write
 
@@ -197,9 +229,11 @@ def test_a_model_that_got_into_the_store_right_before_a_crash_is_not_put_there_t
     with pytest.raises(KeyboardInterrupt):
         regenerate(load(routine), store, work, progress=Watched())
     monkeypatch.undo()
-    before = store.entries()
+    (before,) = store.entries()
     (outcome,) = regenerate(load(routine), store, work, progress=Watched())
-    assert (outcome.verdict, outcome.replaced, store.entries()) == ("NEW", True, before)
+    (after,) = store.entries()
+    assert (outcome.verdict, outcome.replaced) == ("SAME", True)
+    assert (after.id, after.record.checksum) == (before.id, before.record.checksum)
 
 
 @pytest.mark.parametrize("stage", ["train", "compare"])
@@ -291,7 +325,19 @@ def test_predictions_are_out_of_fold_where_the_problem_was_seen(tmp_path):
         (("folds = 2", 'target = "zz"'), BadFile, "train.target is one of relative, latency, tflops, bandwidth, got 'zz'"),
         (("folds = 2", "seed = 9_999_999_999"), BadFile, "'train.seed' must be"),
         (("threads = 1", "threads = 1_000_000"), BadFile, "'train.threads' must be"),
-        (("folds = 2", "folds = 25"), InvalidValue, r"make 24 groups \(M, N, K, batch\).*`changes` train.folds=24"),
+        (("folds = 2", "folds = 25"), InvalidValue, r"make 24 groups \(M, N, K, batch\).*`set` train.folds=24"),
+        (
+            ("[sweep]", 'steps = ["train", "collect"]\n[sweep]'),
+            BadFile,
+            "steps are some of .* in this order",
+        ),
+        (("[sweep]", 'steps = ["collect", "replace"]\n[sweep]'), BadFile, "the step replace needs the step compare"),
+        (("[sweep]", 'steps = ["collect", "race"]\n[sweep]'), BadFile, "the step race is for gemm/cpu alone"),
+        (
+            ('configs = "sample:16"', 'configs = "promising:4"'),
+            InvalidValue,
+            "got 'promising:4' for gemm/triton",
+        ),
         (("[train]", '[store]\nname = "a/b"\n[train]'), BadFile, "store.name: a model's name is letters"),
         (("[train]", f'[store]\nname = "{"a" * 300}"\n[train]'), BadFile, "store.name: a model's name has at most 100"),
     ],
@@ -358,3 +404,17 @@ def test_changes_are_written_as_in_the_file(routine):
         load("gemm-cp")
     with pytest.raises(BadFile, match="cannot be read"):
         load(str(Path(routine).with_name("nothing.toml")))
+
+
+def test_a_model_in_the_store_stays_unless_it_may_be_replaced(routine, tmp_path, run):
+    """Without `--replace` the new model waits in the work directory; the same command with it puts it there."""
+    store, work = Store.open(tmp_path / "store"), tmp_path / "work"
+    regenerate(load(routine), store, tmp_path / "first", progress=Watched())
+    (before,) = store.entries()
+    code, out, _ = run("regenerate", routine, "--store", store.path, "--out", work, "--set", "train.seed=1", "--json")
+    (outcome,) = json.loads(out)["families"]
+    assert (code, outcome["replaced"]) == (0 if outcome["waits"] else 1, False)
+    assert store.entries()[0].record.checksum == before.record.checksum
+    if outcome["waits"]:
+        assert run("regenerate", routine, "--store", store.path, "--out", work, "--set", "train.seed=1", "--replace")[0] == 0
+        assert store.entries()[0].record.checksum != before.record.checksum

@@ -14,8 +14,8 @@ from kerncast.errors import InvalidValue
 from kerncast.files import atomic
 from kerncast.models.coverage import CARRIED
 from kerncast.models.model import Model
-from kerncast.regenerating import updating
-from kerncast.regenerating.updating import OTHER_CONDITIONS, OTHER_DEVICE, OTHER_DTYPE, SEEN, fresh_rows
+from kerncast.regenerating.fresh_rows import OTHER_CONDITIONS, OTHER_DEVICE, OTHER_DTYPE, SEEN, fresh_rows
+from kerncast.regenerating.updating import Update
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
 from kerncast.store.store import Changed, Store
@@ -63,7 +63,7 @@ def bytes_of(folder):
 def test_a_better_model_takes_the_place_of_the_old_one_and_knows_what_it_has_learned(home, place, run):
     """The old one is kept beside it; the same command again does nothing, and both say so."""
     before = bytes_of(place)
-    code, said, _ = run("regenerate", "update", place, home / "new", "--threads", 1)
+    code, said, _ = run("regenerate", "update", place, home / "new", "--threads", 1, "--replace")
     assert code == 0, said
     assert said.startswith("BETTER: on ")
     assert "problems of the old data SAME" in said or "problems of the old data BETTER" in said
@@ -78,7 +78,7 @@ def test_a_better_model_takes_the_place_of_the_old_one_and_knows_what_it_has_lea
     assert new.out_of_fold.height == base.out_of_fold.height + rows["key"].n_unique()
     assert set(new.out_of_fold["fold"]) == {0, CARRIED}
     assert new.out_of_fold["score"].null_count() == 0
-    code, said, _ = run("regenerate", "update", place, home / "new", "--json")
+    code, said, _ = run("regenerate", "update", place, home / "new", "--replace", "--json")
     again = json.loads(said)
     assert (code, again["verdict"], again["rows"], again["left_out"]) == (0, "NOTHING NEW", 0, {SEEN: rows.height})
 
@@ -86,7 +86,7 @@ def test_a_better_model_takes_the_place_of_the_old_one_and_knows_what_it_has_lea
 def test_a_model_that_gets_worse_stays(home, place, run):
     """Times that contradict its own data: exit code 1, the reason, and not a byte changed."""
     before = bytes_of(place)
-    code, said, _ = run("regenerate", "update", place, home / "wrong", "--threads", 1)
+    code, said, _ = run("regenerate", "update", place, home / "wrong", "--threads", 1, "--replace")
     assert code == 1
     assert said.split(":")[0] in ("WORSE", "AMBIGUOUS")
     assert "problems of the old data" in said
@@ -109,12 +109,18 @@ def canned(home, updated, monkeypatch):
     """Updates that end with that model at once; what is given runs before they end."""
 
     def set_up(meanwhile=lambda: None):
-        def judged(base, fresh, folder, *given, **more):
+        def train(update):
             meanwhile()
-            told = dataclasses.replace(updated, replaced=False, model=str(base.path), previous="")
-            return Model.load(updated.model).save(folder / "model"), told
+            update.new = Model.load(updated.model).save(update.folder / "model")
+            return {}
 
-        monkeypatch.setattr(updating, "continue_and_judge", judged)
+        def compare(update):
+            facts = {name: getattr(updated, name) for name in ("verdict", "reasons", "new_data", "old_data")}
+            update.updated = dataclasses.replace(update.updated, **facts)
+            return {}
+
+        monkeypatch.setattr(Update, "train", train)
+        monkeypatch.setattr(Update, "compare", compare)
 
     return set_up
 

@@ -5,7 +5,6 @@ import base64
 import json
 import threading
 import time
-from threading import get_ident as current
 
 import httpx
 import pytest
@@ -16,11 +15,13 @@ from kerncast.models import trust
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING
 from kerncast.selecting.tiers.build import plain_tiers
-from kerncast.serving.answers import Answers
+from kerncast.serving import background
+from kerncast.serving.access import Access, ClientRates
+from kerncast.serving.answers import QueryAnswers
 from kerncast.serving.app import create_app
-from kerncast.serving.limits import Doorkeeper, Rate
-from kerncast.serving.replying import Refused
-from kerncast.serving.service import Service
+from kerncast.serving.choosing import choose
+from kerncast.serving.replies import RequestRefused
+from kerncast.serving.schema import SelectRequest
 from kerncast.serving.settings import Settings, read_token
 from kerncast.serving.sources import Sources
 
@@ -62,18 +63,107 @@ def app(store):
     return create_app(Sources.open(store), Settings(max_body=200_000, max_batch=50))
 
 
-def test_a_question_gets_the_answer_of_the_command_line_at_first_and_from_then_on(app, store):
-    """The first answer comes from a thread, later ones from the event loop, lists from both: all say the same."""
-    wanted = kerncast.predict(EXP, store=store)
+def service_of(app):
+    return app.state.service
+
+
+def until_built(app):
+    """Wait for what is being built."""
+    deadline = time.monotonic() + 60
+    while len(service_of(app).sources.builder):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_question_gets_the_answer_of_the_command_line_before_and_after_its_model_is_compiled(app, store, monkeypatch):
+    """From a thread first, from the event loop once compiled code answers, in a list: all say the same."""
+    wanted, threads = kerncast.predict(EXP, store=store), []
     assert wanted["status"] == "ok"
+    monkeypatch.setattr(
+        QueryAnswers, "_reply", lambda *of, own=QueryAnswers._reply: threads.append(threading.current_thread()) or own(*of)
+    )
     other = {**EXP, "dim2": 640}
-    replies = asked(app, query(EXP), query(EXP), query(other), query([EXP, other]), query([EXP, other] * 25))
-    assert [reply.status_code for reply in replies] == [200] * 5
-    first, again, second, few, many = (reply.json() for reply in replies)
-    assert first == again == wanted
-    assert few == [wanted, second]
-    assert many == [wanted, second] * 25
-    assert second["time_ns"] != wanted["time_ns"]
+    (first,) = asked(app, query(EXP))
+    until_built(app)
+    assert len(threads) == 1
+    again, second, few = asked(app, query(EXP), query(other), query([EXP, other]))
+    assert len(threads) == 2  # the list
+    (many,) = asked(app, query([EXP, other] * 25))
+    assert threading.main_thread() not in threads
+    assert first.json() == again.json() == wanted
+    assert few.json() == [wanted, second.json()]
+    assert many.json() == [wanted, second.json()] * 25
+    assert second.json()["time_ns"] != wanted["time_ns"]
+
+
+def test_a_list_is_answered_in_pieces_and_says_where_in_the_whole_text_something_is_wrong(store, monkeypatch):
+    """Whatever the pieces are: positions are those of the command line, and a text that is not JSON is refused as a whole."""
+    monkeypatch.setattr("kerncast.serving.answers.piece_after", lambda size, seconds: 3)
+    monkeypatch.setattr("kerncast.serving.answers.FIRST_PIECE", 2)
+    app = create_app(Sources.open(store, compile=False))
+    good, bad = json.dumps(EXP), json.dumps({**EXP, "dim2": -1})
+    for separator in (",", " ,\n  "):
+        text = f" [ {separator.join([good, bad, good, bad, bad, good, '5', bad])}]".encode()
+        (reply,) = asked(app, query(text))
+        assert reply.json() == answered(text, store)
+    for text in (b"[]", f'[{good},{good},{good},{good[:-1]},"dim2": 64}}]'.encode()):
+        (reply,) = asked(app, query(text))
+        assert reply.json() == answered(text, store)
+
+
+def answered(text, store):
+    """The reply of the command line to a text."""
+    from kerncast.querying.query import Query, in_store
+
+    return json.loads(Query(in_store(store), compile=False).answer(text))
+
+
+def test_long_lists_take_turns_with_other_questions_and_end_when_their_client_has_left(store, monkeypatch):
+    """While lists keep all threads busy, a question is answered between two pieces; nothing more is done for who left."""
+    service, pieces, gone = service_of(create_app(Sources.open(store, compile=False))), [], set()
+    monkeypatch.setattr("kerncast.serving.answers.piece_after", lambda size, seconds: 1)
+    monkeypatch.setattr("kerncast.serving.answers.FIRST_PIECE", 1)
+
+    def reply(self, data, start=0, own=QueryAnswers._reply):
+        pieces.append(data)
+        time.sleep(0.01)  # as long as others are busy with, too
+        return own(self, data, start)
+
+    monkeypatch.setattr(QueryAnswers, "_reply", reply)
+    listed = [[{**EXP, "dim2": 32 * (1 + number % 60), "dim3": 32 * (1 + which)} for number in range(50)] for which in range(2)]
+
+    def has_left(client):
+        async def left():
+            return client in gone
+
+        return left
+
+    async def run():
+        texts = [json.dumps(item).encode() for item in listed]
+        lists = [asyncio.create_task(service.answers.answer(text, has_left(number))) for number, text in enumerate(texts)]
+        while len(pieces) < 6:
+            await asyncio.sleep(0.001)
+        alone = json.dumps({**EXP, "dim3": 1024}).encode()
+        await service.answers.answer(alone, has_left(2))
+        place = pieces.index(alone)
+        gone.add(0)
+        with pytest.raises(RequestRefused, match="went away"):
+            await lists[0]
+        whole = json.loads(await lists[1])
+        return place, whole
+
+    place, whole = asyncio.run(run())
+    assert place < 20  # in its turn, long before the hundred pieces of both lists
+    assert len(whole) == 50
+    assert len(pieces) < 101
+    assert service.metrics.waiting == 0
+
+
+def test_more_long_requests_than_there_is_room_for_are_refused_for_now(app, monkeypatch):
+    """503, and when to try again."""
+    monkeypatch.setattr(background, "MOST_WAITING", 0)
+    (reply,) = asked(app, query([EXP]))
+    assert (reply.status_code, reply.json()["kind"], reply.headers["retry-after"]) == (503, "busy", "1")
 
 
 def test_what_is_wrong_with_one_question_of_a_list_is_answered_in_its_place(app, store):
@@ -95,55 +185,38 @@ def test_a_device_that_nobody_knows_does_not_disturb_the_others(store, monkeypat
     assert listed.json()[1] == alone.json()
 
 
-def answers_of(app):
-    return next(item.kwargs["service"] for item in app.user_middleware).answers
-
-
-def test_the_event_loop_never_loads_a_model(app, monkeypatch):
-    """A quick kind of question may be for another model, which has to be compiled: a thread does that."""
-    monkeypatch.setattr(Answers, "_seconds", lambda self, data: 0.0)
-    monkeypatch.setattr("kerncast.serving.answers.SLOW_FACTOR", float("inf"))
-    asked(app, query(EXP))
-    answers, loops, loads = answers_of(app), [], []
-    assert answers._examples
-    monkeypatch.setattr(answers, "_own_selector", lambda *of, own=answers._own_selector: loads.append(current()) or own(*of))
-    monkeypatch.setattr(answers, "_one", lambda data, own=answers._one: loops.append(current()) or own(data))
-    answers._quick._selectors.clear()  # as if none was asked yet
-    (reply,) = asked(app, query({**EXP, "dim2": 640}))
-    assert reply.json()["status"] == "ok"
-    assert loads
-    assert not set(loads) & set(loops)
-
-
 def test_what_a_client_calls_things_is_not_kept_without_bound(app):
     """Names of a megabyte are refused and forgotten, as are values of the header Host."""
     for key in ("op", "family", "device", "software"):
         (reply,) = asked(app, query({**EXP, key: "x" * 100_000}))
         assert "at most 2,000 characters, got 100,000" in reply.json()["message"]
-    answers = answers_of(app)
-    assert all(len(str(address)) < 3000 for address in (*answers._quick._found, *answers._slow.get()._found))
-    door = Doorkeeper(Settings())
-    for port in range(1000):
-        door.check({"path": "/", "headers": [(b"host", b"localhost:%d" % port)]})
-    assert len(door._known) <= 64
-    with pytest.raises(Refused, match="ask it by one of its names"):
-        door.check({"path": "/", "headers": [(b"host", b"localhost:" + b"1" * 60_000)]})
+    assert not service_of(app).answers._models
+    access = Access(None, Settings())
+    access.check({"path": "/", "headers": [(b"host", b"localhost:8321")]})
+    for headers in ([(b"host", b"localhost:" + b"1" * 60_000)], [(b"host", b"localhost"), (b"host", b"localhost")], []):
+        with pytest.raises(RequestRefused, match="ask it by one of its names"):
+            access.check({"path": "/", "headers": headers})
 
 
-def test_a_list_with_one_slow_question_never_runs_in_the_event_loop(store, monkeypatch):
-    """A short list is answered at once if all of its kinds are quick; with a slow one among them it goes to a thread."""
-    app = create_app(Sources.open(store, compile=False))  # a model that has just been compiled is asked by a thread first
-    slow = {"op": "gemm", "device": "b200", "M": 64, "N": 64, "K": 64, "dtype": "fp16"}
-    # Seconds as the test wants them: how long an answer really takes depends on the machine.
-    monkeypatch.setattr(Answers, "_seconds", lambda self, data: 1.0 if b"gemm" in data else 0.0)
-    monkeypatch.setattr("kerncast.serving.answers.SLOW_FACTOR", float("inf"))
-    first, *_ = asked(app, query(EXP), query(slow))
-    answers, threads = answers_of(app), []
-    monkeypatch.setattr(answers, "_list", lambda data, own=answers._list: threads.append(data) or own(data))
-    quick, mixed = asked(app, query([EXP, EXP]), query([EXP, slow]))
-    assert quick.json() == [first.json()] * 2
-    assert [item["status"] for item in mixed.json()] == ["ok", "ok"]
-    assert [json.loads(data) for data in threads] == [[EXP, slow]]
+def test_what_python_or_a_large_model_answers_never_runs_in_the_event_loop(store, monkeypatch):
+    """A model that is not compiled, one with many configs, a tier that may ask about all of them."""
+    app = create_app(Sources.open(store))
+    asked(app, query(EXP))
+    until_built(app)
+    answers, data = service_of(app).answers, json.dumps(EXP).encode()
+    (address,) = answers._models
+    assert answers._is_quick(address, data)
+    assert not answers._is_quick(address, json.dumps({**EXP, "tier": "full"}).encode())
+    monkeypatch.setattr(answers._at_once, "answer", lambda data: pytest.fail("in the event loop"))
+    (long,) = asked(app, query(data + b" " * 5000))
+    assert long.json()["status"] == "ok"
+    monkeypatch.setattr("kerncast.serving.sources.MOST_QUICK", 0)
+    assert not answers._is_quick(address, data)
+    monkeypatch.undo()
+    plain = create_app(Sources.open(store, compile=False))
+    asked(plain, query(EXP))
+    (address,) = service_of(plain).answers._models
+    assert not service_of(plain).answers._is_quick(address, data)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -267,7 +340,7 @@ def test_a_server_that_others_can_reach_needs_a_token_that_is_kept_secret(tmp_pa
 def test_a_client_that_asks_too_often_is_told_when_to_come_back(store, monkeypatch):
     """By address; a second later it is answered again."""
     now = [0.0]
-    monkeypatch.setattr("kerncast.serving.limits.Rate", lambda per_second: Rate(per_second, lambda: now[0]))
+    monkeypatch.setattr("kerncast.serving.access.ClientRates", lambda per_second: ClientRates(per_second, lambda: now[0]))
     app = create_app(Sources.open(store), Settings(rate=2))
     replies = asked(app, *[("GET", "/v1/models", {})] * 3)
     assert [reply.status_code for reply in replies] == [200, 200, 429]
@@ -281,7 +354,7 @@ def test_a_client_that_asks_too_often_is_told_when_to_come_back(store, monkeypat
 def test_the_rate_of_each_client_is_its_own_and_memory_is_bounded():
     """A bucket fills again with time; ten thousand clients do not make it grow."""
     now = [0.0]
-    rate = Rate(10, lambda: now[0])
+    rate = ClientRates(10, lambda: now[0])
     assert [rate.wait("a") for _ in range(10)] == [0.0] * 10
     assert rate.wait("a") == pytest.approx(0.1)
     assert rate.wait("b") == 0.0
@@ -354,35 +427,34 @@ def test_python_answers_while_tiers_are_built_and_the_server_says_how_long(explo
 
     monkeypatch.setattr("kerncast.selecting.preparing.tiers_named", build)
     sources = Sources.open(paths=[explored / "model"], compile=False)
-    service = Service(sources, Settings())
+    app = create_app(sources, Settings())
     problem = {"M": 1024, "N": 768, "K": 2048, "dtype": "fp16", "layout": "rcr"}
     wanted = Model.load(explored / "model").predict(problem).as_json()["config"]
-    body = json.dumps({"model": "model", "tier": "portfolio", "problem": problem}).encode()
-    question = json.dumps({"op": "gemm", "tier": "tree", **problem}).encode()
+    body, question = {"model": "model", "tier": "portfolio", "problem": problem}, {"op": "gemm", "tier": "tree", **problem}
 
-    async def replies():
-        texts = await asyncio.gather(service.select(body), service.select(body), service.query(question))
-        return [json.loads(text) for text in (*texts, await service.list_models(), await service.health())]
+    def replies():
+        calls = post("/v1/select", body), post("/v1/select", body), query(question)
+        return [reply.json() for reply in asked(app, *calls, ("GET", "/v1/models", {}), ("GET", "/healthz", {}))]
 
-    *first, _, health = asyncio.run(replies())
+    *first, _, health = replies()
     assert {item["tier"] for item in first} <= {"full", "memo"}
     assert all(item["config"] == wanted for item in first)
     assert all("being built" in item["note"] for item in first)
     deadline = time.monotonic() + 60
-    while not (building := json.loads(asyncio.run(service.list_models()))[0]["building"])["seconds_left"]:
+    while not (building := replies()[3][0]["building"])["seconds_left"]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert (building["what"], health["building"]) == ("growing the tree", 1)
     assert 3500 < building["seconds_left"] <= 3600
     assert "building model: growing the tree, left about 1:00:00" in caplog.text
     if ends == "closed":
-        service.close()
+        service_of(app).close()
         sources.builder._thread.join(60)
         assert not sources.builder._thread.is_alive()
         return
     go_on.set()
     sources.builder.wait(explored / "model")
-    after, _, asked_again, (listed,), health = asyncio.run(replies())
+    after, _, asked_again, (listed,), health = replies()
     assert (listed["building"], health["building"], len(begun)) == (None, 0, 1)
     if ends == "built":
         assert after["tier"] == "portfolio"
@@ -392,7 +464,7 @@ def test_python_answers_while_tiers_are_built_and_the_server_says_how_long(explo
         assert "could not be built" in after["note"]
         assert after["config"] == wanted
         assert caplog.text.count("the disk is full") == 1
-    service.close()
+    service_of(app).close()
 
 
 def test_select_by_op_asks_the_models_that_ship_as_query_does_and_checks_before_it_compiles(store, monkeypatch):
@@ -517,7 +589,12 @@ def test_no_reply_names_a_folder_of_this_machine(store, tmp_path, monkeypatch):
         ("GET", "/explore/model", {"params": {"id": entry.id}}),
     )
     assert found[0].json()["status"] == "corrupt"
-    for reply in (*replies, *found):
+    problem = {"model": entry.id, "problem": {**select["problem"], "func": "nothing"}}
+    explored = asked(
+        app, post("/explore/devices", select), post("/explore/why", {**select, "config": {}}), post("/explore/near", problem)
+    )
+    assert [reply.status_code for reply in explored] == [200, 200, 422]
+    for reply in (*replies, *found, *explored):
         assert str(tmp_path) not in reply.text
 
 
@@ -549,7 +626,7 @@ def test_a_client_that_goes_away_is_no_fault_of_the_server(app, caplog):
 def test_what_goes_wrong_with_a_change_is_said_once_and_tried_again(store, monkeypatch, caplog):
     """Whatever it is: the old models stay, and the next look may succeed."""
     sources = Sources.open(store)
-    service = Service(sources, Settings())
+    service = service_of(create_app(sources))
     own, errors = sources.refresh, [ValueError("half a file"), ValueError("half a file"), BadFile("damaged")]
     monkeypatch.setattr(sources, "refresh", lambda: own() if not errors else (_ for _ in ()).throw(errors.pop(0)))
     assert [asyncio.run(service.reload()) for _ in range(3)] == [False] * 3
@@ -574,3 +651,20 @@ def test_a_body_that_is_nested_too_deeply_is_no_fault_of_the_server(app, body):
     headers = {"content-type": "application/json"}
     replies = asked(app, *(("POST", path, {"content": body, "headers": headers}) for path in ("/v1/select", "/v1/estimate")))
     assert [reply.status_code for reply in replies] == [400, 400]
+
+
+def test_a_list_of_choices_goes_on_with_what_was_built_meanwhile_and_does_not_mind_a_model_that_is_removed(store, monkeypatch):
+    """Between two pieces the selector is built and the model goes away: the rest is answered by what was built."""
+    monkeypatch.setattr("kerncast.serving.choosing.piece_after", lambda size, seconds: 1)
+    monkeypatch.setattr("kerncast.serving.choosing.FIRST_PIECE", 1)
+    monkeypatch.setattr("kerncast.serving.choosing.PIECE_SECONDS", float("inf"))  # all problems are checked in one step
+    sources = Sources.open(store)
+    (served,) = sources.models()
+    problem = {"func": "exp", "dim2": 320, "dim3": 640, "dtype": "bf16", "buffer": "dram"}
+    steps = choose(sources, SelectRequest([problem] * 3, model=served.id), Settings())
+    assert next(steps) is None
+    sources.builder.wait(served.entry.path)
+    store.remove(served.id)
+    assert sources.refresh()
+    (answers,) = (step for step in steps if step is not None)
+    assert [answer["time_ns"] for answer in answers] == [answers[0]["time_ns"]] * 3

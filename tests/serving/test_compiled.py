@@ -4,10 +4,11 @@ import threading
 
 import pytest
 
+from kerncast import devices
 from kerncast.compiling import build, loading
 from kerncast.models import trust
 from kerncast.models.model import Model
-from kerncast.serving.compiled import Builder, Compiled
+from kerncast.serving.background import BackgroundBuilder, ShippedCode
 
 DEADLINE = 120
 
@@ -25,9 +26,9 @@ def test_compiled_code_takes_over_with_the_same_answers(slim, monkeypatch, tmp_p
     """To the last bit, and refusals in the words of Python."""
     monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     ready = threading.Event()
-    builder = Builder()
+    builder = BackgroundBuilder()
     builder.changed = lambda path: ready.set()
-    ask = Compiled(1, builder).asker(0)
+    ask = ShippedCode(builder).ask
     asked = problems(slim, (32, 320, 2016, 64_000))
     wanted = slim.predict(asked, device="wormhole_b0")
     assert ask(slim, asked, "wormhole_b0") == wanted
@@ -41,30 +42,19 @@ def test_compiled_code_takes_over_with_the_same_answers(slim, monkeypatch, tmp_p
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("why", ["no compiler", "not trusted", "other answers"])
-def test_python_goes_on_answering_where_compiled_code_must_not(slim, why, monkeypatch, tmp_path, caplog):
-    """Without a compiler, without trust, or where the compiled code says something else."""
+@pytest.mark.parametrize("why", ["no compiler", "not trusted", "a profile"])
+def test_python_goes_on_answering_where_compiled_code_cannot(slim, why, monkeypatch, tmp_path):
+    """Without a compiler, without trust, on a device that is no name of a measured one."""
     monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path))
     if why == "no compiler":
         monkeypatch.setattr(build, "find_compiler", lambda: None)
     elif why == "not trusted":
         monkeypatch.setattr(trust, "refusal", lambda model: "nobody knows where it is from")
         monkeypatch.setattr(loading, "compiled", pytest.fail)
-    else:
-        monkeypatch.setattr("kerncast.serving.compiled._unlike", lambda selector, item: item.asked[0])
-    begun, compared = [], []
-
-    def begin(self, item):  # here, not in a thread
-        begun.append(item)
-        compared.extend(item.asked)
-
-    monkeypatch.setattr(Compiled, "_begin", begin)
-    compiled = Compiled(1, Builder())
-    asked = problems(slim, (32, 320))
-    first = compiled.asker(0)(slim, asked, "wormhole_b0")
-    assert bool(begun) == (why != "not trusted")
-    assert compared == (asked if begun else [])  # before a thread may look at them
-    for item in begun:
-        assert not compiled._make(item)
-    assert compiled.asker(0)(slim, asked, "wormhole_b0") == first == slim.predict(asked, device="wormhole_b0")
-    assert ("says something else" in caplog.text) == (why == "other answers")
+    device = devices.get("wormhole_b0") if why == "a profile" else "wormhole_b0"
+    builder = BackgroundBuilder()
+    compiled, asked = ShippedCode(builder), problems(slim, (32, 320))
+    first = compiled.ask(slim, asked, device)
+    assert (builder._thread is not None) == (why == "no compiler")
+    builder.wait(slim.path)
+    assert compiled.ask(slim, asked, device) == first == slim.predict(asked, device=device)

@@ -1,6 +1,5 @@
 """A whole server: started by the command line, asked over a socket, changed and stopped while it runs."""
 
-import asyncio
 import contextlib
 import json
 import shutil
@@ -14,8 +13,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from kerncast.serving import guarding, running
-from kerncast.serving.answers import Answers
+from kerncast.serving import running
+from kerncast.serving.answers import QueryAnswers
 from kerncast.serving.app import create_app
 from kerncast.serving.settings import Settings
 from kerncast.serving.sources import Sources
@@ -67,12 +66,12 @@ def test_a_request_that_is_under_way_is_answered_before_the_server_ends(store, m
     stop, begun, go_on, ready = (threading.Event() for _ in range(4))
     urls, found = [], []
 
-    def held_up(self, data, own=Answers._in_thread):
+    def held_up(self, data, start=0, own=QueryAnswers._reply):
         begun.set()
         assert go_on.wait(DEADLINE)
-        return own(self, data)
+        return own(self, data, start)
 
-    monkeypatch.setattr(Answers, "_in_thread", held_up)
+    monkeypatch.setattr(QueryAnswers, "_reply", held_up)
     settings = Settings(port=0)
     app = create_app(Sources.open(store, compile=False), settings)
     options = {"stop": stop.is_set, "ready": lambda url: (urls.append(url), ready.set())}
@@ -128,34 +127,29 @@ def test_schemathesis_finds_nothing(store, serving, tmp_path):
     assert done.returncode == 0, done.stdout[-6000:]
 
 
-def test_a_head_without_an_end_does_not_keep_a_connection(store, serving, monkeypatch):
-    """Too long, it is closed at once; too slow, at the second look. One who rests between two requests is left alone."""
-    with serving(store.path) as server:
-        place = urlsplit(server.url)
-        with socket.create_connection((place.hostname, place.port), DEADLINE) as endless:
+def test_a_head_without_an_end_does_not_keep_a_connection_that_comes_from_elsewhere(store, serving):
+    """Where other machines can reach the server, a head that is too long is refused and closed; others are answered."""
+    with serving(store.path, "--no-compile", "--host", "0.0.0.0", KERNCAST_TOKEN=TOKEN) as server:
+        port = urlsplit(server.url).port
+        with socket.create_connection(("127.0.0.1", port), DEADLINE) as endless:
             with contextlib.suppress(ConnectionError):  # it may be closed while this is sent
-                endless.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"a" * 8 * guarding.LONGEST_HEAD)
+                endless.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"a" * 8 * running.LONGEST_HEAD)
             with contextlib.suppress(ConnectionResetError):
-                assert endless.recv(100) == b""
-        assert httpx.get(f"{server.url}/healthz").status_code == 200
+                assert endless.recv(100).startswith((b"HTTP/1.1 400", b""))
+                while endless.recv(4096):
+                    pass
+        assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
 
-    class Connection:
-        def __init__(self, resting):
-            self.cycle, self.timeout_keep_alive_task, self.closed = None, resting, False
-            self.transport = self
 
-        def close(self):
-            self.closed = True
-
-    slow, resting = Connection(None), Connection("a timer")
-    monkeypatch.setattr(guarding, "LOOK_SECONDS", 0.01)
-
-    async def watched():
-        watching = asyncio.create_task(guarding.watch({slow, resting}))
-        async with asyncio.timeout(DEADLINE):
-            while not slow.closed:
-                await asyncio.sleep(0.01)
-        watching.cancel()
-
-    asyncio.run(watched())
-    assert (slow.closed, resting.closed) == (True, False)
+def test_sigterm_ends_a_server_whatever_it_is_answering(store, serving):
+    """A list that Python answers for minutes: after some seconds its client is told so and the server ends, without a fault."""
+    listed = json.dumps([{**EXP, "dim2": 32 * (1 + number % 63), "dim3": number} for number in range(20_000)]).encode()
+    with serving(store.path, "--no-compile") as server:
+        head = f"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(listed)}"
+        place = urlsplit(server.url)
+        with socket.create_connection((place.hostname, place.port), DEADLINE) as client:
+            client.sendall(head.encode() + b"\r\n\r\n" + listed)
+            until(lambda: "kerncast_jobs_waiting 1" in httpx.get(f"{server.url}/metrics").text)
+            assert server.stop() == 0
+            assert client.recv(4096).startswith(b"HTTP/1.1 503 ")
+        assert b"Traceback" not in server.process.stderr.read()

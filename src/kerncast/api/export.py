@@ -183,7 +183,8 @@ def export(
         dataset = source if isinstance(source, Dataset) else Dataset.open(str(source))
         return dataset.export(out, to=to or TABLES[0], family=family, where=texts(where))
     if isinstance(source, Dataset) or _is_dataset(source):
-        raise InvalidValue(f"`to={to}` writes a model, and {getattr(source, 'path', source)} is a dataset: use one of {', '.join((*TABLES, PORTFOLIO))}")
+        held, forms = getattr(source, "path", source), ", ".join((*TABLES, PORTFOLIO))
+        raise InvalidValue(f"`to={to}` writes a model, and {held} is a dataset: use one of {forms}")
     for name in (name for name, is_given in of_data.items() if is_given):
         raise InvalidValue(f"`{name}` is for a dataset; a model has one family and its own rows: leave it out")
     to = to or FORMS[0]

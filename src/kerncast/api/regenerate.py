@@ -18,12 +18,12 @@ from kerncast.evaluating.unseen import open_all
 from kerncast.inductor.observed_log import FOLDER
 from kerncast.inductor.observed_rows import gather
 from kerncast.models.model import Model
-from kerncast.regenerating.planning import Planned, plan
+from kerncast.regenerating.loop import FamilyOutcome
+from kerncast.regenerating.loop import regenerate as run
+from kerncast.regenerating.planning import FamilyPlan, plan
 from kerncast.regenerating.quickstart import Quickstart
 from kerncast.regenerating.quickstart import quickstart as begin
 from kerncast.regenerating.routine import Routine, load
-from kerncast.regenerating.run import Outcome
-from kerncast.regenerating.run import regenerate as run
 from kerncast.regenerating.updating import Updated
 from kerncast.regenerating.updating import update as continued
 from kerncast.store.store import Store
@@ -35,9 +35,9 @@ def regenerate(routine: Literal["quickstart"], **options: Any) -> Quickstart: ..
 @overload
 def regenerate(routine: Literal["update"], model: Model | str | Path, data: Data, **options: Any) -> Updated: ...
 @overload
-def regenerate(routine: Routine | str | Path, *, dry_run: Literal[True], **options: Any) -> list[Planned]: ...
+def regenerate(routine: Routine | str | Path, *, dry_run: Literal[True], **options: Any) -> list[FamilyPlan]: ...
 @overload
-def regenerate(routine: Routine | str | Path, *, dry_run: Literal[False] = False, **options: Any) -> list[Outcome]: ...
+def regenerate(routine: Routine | str | Path, *, dry_run: Literal[False] = False, **options: Any) -> list[FamilyOutcome]: ...
 def regenerate(routine: Routine | str | Path, *given: Any, **options: Any) -> Any:
     """Run a routine: measure, train, compare and, with `replace`, put the new model in the place of the old one.
 
@@ -71,7 +71,7 @@ def rerun(
     store: StoreOf = None,
     stop: Callable[[], bool] = never,
     progress: Wanted = "auto",
-) -> list[Outcome] | list[Planned]:
+) -> list[FamilyOutcome] | list[FamilyPlan]:
     """Measure, train and compare again; a new model goes into the store if there is none, or takes its place if not worse.
 
     `routine` is one that ships (`kerncast regenerate --help` lists them) or a TOML file; `changes` are those of its keys:

@@ -1,7 +1,7 @@
-"""Regeneration: a routine reruns sweep → collect → train → compare, and replaces the model in the store if it is not worse."""
+"""Regeneration: a routine is a list of steps, such as sweep, collect, train, compare, replace, and one loop runs them."""
 
+from kerncast.regenerating.loop import FamilyOutcome, regenerate
 from kerncast.regenerating.planning import plan
 from kerncast.regenerating.routine import Routine, load, shipped
-from kerncast.regenerating.run import Outcome, regenerate
 
-__all__ = ["Outcome", "Routine", "load", "plan", "regenerate", "shipped"]
+__all__ = ["FamilyOutcome", "Routine", "load", "plan", "regenerate", "shipped"]

@@ -16,25 +16,32 @@ import polars as pl
 
 from kerncast.data import Dataset, schema
 from kerncast.evaluating import Limits, Verdict, compare
+from kerncast.models.coverage import CARRIED
 from kerncast.models.model import Model
 from kerncast.scoring.scorecard import Predicted
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import NOT_TRIED
 
+NOT_COMPARABLE = "NOT COMPARABLE"
+"""The verdict where no problem can be used."""
+
 
 class OutOfFold(Model):
-    """A model that predicts out of fold for its training data, and as usual for everything else."""
+    """A model that predicts out of fold for its training data, and as usual for everything else.
 
-    def __init__(self, model: Model) -> None:
+    Without `carried`, predictions that its base made do not count: it was not judged by these vectors itself.
+    """
+
+    def __init__(self, model: Model, carried: bool = True) -> None:
         super().__init__(model.path, model.manifest, model.family, model.learner)
         self._groups = model.seen
         types = schema.schema_of(model.family)
         columns = {name: types[name] for name in schema.parameter_columns(model.family)}
         own = model.out_of_fold
         if own is None:
-            own = pl.DataFrame(schema={**columns, "time_ns": pl.Float64, "score": pl.Float64})
+            own = pl.DataFrame(schema={**columns, "time_ns": pl.Float64, "score": pl.Float64, "fold": pl.Int64})
         # A model that was trained without folds has no out-of-fold predictions.
-        own = own.filter(pl.col("score").is_not_null())
+        own = own.filter(pl.col("score").is_not_null() & (carried | (pl.col("fold") != CARRIED)))
         self._known = own.select(*columns, pl.col("time_ns").alias("__time_ns"), pl.col("score").alias("__score"))
 
     @property
@@ -63,10 +70,10 @@ class OutOfFold(Model):
 
 
 def compare_fairly(
-    old: Model, new: Model, dataset: Path, judged: Path, limits: Limits, where: Sequence[str] = ()
+    old: Model, new: Model, dataset: Path, judged: Path, limits: Limits, where: Sequence[str] = (), carried: bool = True
 ) -> Verdict | None:
     """Compare two models; None if no row can score both. The rows that are used are written to `judged`."""
-    views = [OutOfFold(old), OutOfFold(new)]
+    views = [OutOfFold(old), OutOfFold(new, carried)]
     opened = Dataset.open(dataset)
     rows = opened.read(new.family, where).filter(~pl.col("status").is_in(NOT_TRIED))
     for view in views:

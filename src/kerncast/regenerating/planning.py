@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
 from kerncast import devices
 from kerncast.collecting.plan import Measuring, Runner, runner
@@ -14,23 +16,29 @@ from kerncast.data.importers import get_importer
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.evaluating import Limits
+from kerncast.evaluating.report import check_can_report
+from kerncast.expr import Program
+from kerncast.families.gemm_cpu import config_set, gemm_cpu
 from kerncast.learners.kinds import learner_class
 from kerncast.op import Family
 from kerncast.problems import parse_vary
-from kerncast.regenerating.routine import Import, Routine
+from kerncast.regenerating.routine import ImportSection, Routine
 from kerncast.registry import FAMILIES
 from kerncast.store.store import Store
-from kerncast.sweeping import SuiteSweep, Sweep, open_sweep, parse_selection
+from kerncast.sweeping import Selection, SuiteSweep, Sweep, open_sweep, parse_selection
 from kerncast.training.procedure import Procedure, tuning_ranges
 from kerncast.training.recipe import Recipe
 from kerncast.writing.shell import word
 
 # How a benchmark asks for a setting that is missing or wrong.
 SETTING = "`changes` "
+# Configs that a family declares promising: `promising:104`.
+PROMISING = "promising"
+AnySweep = Sweep | SuiteSweep
 
 
 @dataclass(frozen=True)
-class Planned:
+class FamilyPlan:
     """What a regeneration would do for one family."""
 
     family: str
@@ -43,27 +51,29 @@ class Planned:
     """The model that the new one would be compared with."""
 
 
-def plan(routine: Routine, store: Store) -> list[Planned]:
+def plan(routine: Routine, store: Store) -> list[FamilyPlan]:
     """What a regeneration would do; nothing is written or measured."""
-    found = []
-    if routine.imported is not None:
-        check(routine)
-        device = devices.get(routine.imported.device) if routine.imported.device is not None else None
-        for name in routine.families:
-            old = None if device is None else _old(routine, store, FAMILIES.get(name), device)
-            found.append(Planned(name, None, None, 0.0, old))
-        return found
-    for sweep in check(routine):
-        benchmark = runner_of(routine, sweep.family).benchmark
-        vectors, policy = sweep.count(), measuring_of(routine).policy(benchmark)
+    by_family = check(routine)
+    plans = []
+    for name in routine.families:
+        family = FAMILIES.get(name)
+        if routine.imported is not None:
+            device = devices.get(routine.imported.device) if routine.imported.device is not None else None
+            plans.append(FamilyPlan(name, None, None, 0.0, None if device is None else _old(routine, store, family, device)))
+            continue
+        sweeps = by_family[name]
+        benchmark = runner_of(routine, family).benchmark
+        problems, vectors = sum(sweep.problem_count for sweep in sweeps), sum(sweep.count() for sweep in sweeps)
+        policy = measuring_of(routine).policy(benchmark)
         per_vector = (policy.warmup_ns + 0.6 * policy.samples * policy.sample_ns) / 1e9  # as `collect --dry-run` has it
         seconds = None if benchmark else vectors * per_vector
-        old = _old(routine, store, sweep.family, sweep.device)
-        found.append(Planned(sweep.family.id, sweep.problem_count, vectors, seconds, old))
-    return found
+        plans.append(FamilyPlan(name, problems, vectors, seconds, _old(routine, store, family, sweeps[0].device)))
+    return plans
 
 
 def _old(routine: Routine, store: Store, family: Family, device: Device) -> str | None:
+    if "compare" not in routine.steps:
+        return None
     try:
         return store.lookup(family.op.name, family.id, device.name, name=routine.store.name).entries[0].id
     except NotFound:
@@ -72,32 +82,32 @@ def _old(routine: Routine, store: Store, family: Family, device: Device) -> str 
         return "one that cannot be read"
 
 
-def check(routine: Routine, swept: Collection[str] = ()) -> list[Sweep | SuiteSweep]:
+def check(routine: Routine, swept: Collection[str] = ()) -> dict[str, list[AnySweep]]:
     """Refuse what would fail after hours of measuring. Returns the sweeps, except of families in `swept`, which are done."""
     limits_of(routine)
-    wanted = training_of(routine)
-    Procedure(wanted).options()
-    if wanted.tune:
-        tuning_ranges(learner_class(wanted.kind))
-    sweeps: list[Sweep | SuiteSweep] = []
+    recipe = training_of(routine)
+    Procedure(recipe).options()
+    if recipe.tune:
+        tuning_ranges(learner_class(recipe.kind))
+    if "report" in routine.steps:
+        check_can_report()
     if routine.imported is not None:
         _check_import(routine, routine.imported)
+    by_family: dict[str, list[AnySweep]] = {}
     for name in routine.families:
         family = FAMILIES.get(name)
-        if routine.imported is not None:
-            if wanted.target is not None:
-                _check_target(wanted.target, family)
-            continue
-        runs = runner_of(routine, family)
-        if wanted.target is not None:
-            _check_target(wanted.target, family)
-        if name not in swept:
-            sweeps.append(sweep_of(routine, family, device_of(runs)))
-            _check_sweep(routine, sweeps[-1])
-    return sweeps
+        runs = None if routine.imported is not None else runner_of(routine, family)
+        if recipe.target is not None:
+            _check_target(recipe.target, family)
+        if "report" in routine.steps and not family.config.parameters:
+            raise InvalidValue(f"the step report judges choices, and {family.id} has one config: leave the step out")
+        if runs is not None and name not in swept:
+            by_family[name] = sweeps_of(routine, family, device_of(runs))
+            _check_sweeps(routine, by_family[name])
+    return by_family
 
 
-def _check_import(routine: Routine, wanted: Import) -> None:
+def _check_import(routine: Routine, wanted: ImportSection) -> None:
     """Refuse an import whose files are not named or not there."""
     get_importer(wanted.format)
     if wanted.device is not None:
@@ -121,17 +131,27 @@ def _check_target(target: str, family: Family) -> None:
         )
 
 
-def _check_sweep(routine: Routine, sweep: Sweep | SuiteSweep) -> None:
-    """Refuse a sweep with nothing to measure, or with too few groups for the folds."""
-    family = sweep.family
-    if not any(block.height for block in sweep.iter_blocks()):
+def _check_sweeps(routine: Routine, sweeps: Sequence[AnySweep]) -> None:
+    """Refuse sweeps with nothing to measure, with too few groups for the folds, or that a step cannot take."""
+    family, device = sweeps[0].family, sweeps[0].device
+    if not any(block.height for sweep in sweeps for block in sweep.iter_blocks()):
+        count = sum(sweep.problem_count for sweep in sweeps)
         raise InvalidValue(
-            f"no config of {family.id} can run any of the {sweep.problem_count:,} problems of routine {routine.name} on "
-            f"{sweep.device.name}: see the constraints in `kerncast list family {word(family.id)}`"
+            f"no config of {family.id} can run any of the {count:,} problems of routine {routine.name} on "
+            f"{device.name}: see the constraints in `kerncast list family {word(family.id)}`"
         )
-    if not isinstance(sweep, Sweep):
+    if "sweep" in routine.steps and len(sweeps) > 1:
+        raise InvalidValue(
+            f"promising configs of several dtypes are several sweeps: leave out the step sweep of {routine.name}"
+        )
+    problems = [sweep.problems for sweep in sweeps if isinstance(sweep, Sweep)]
+    if not problems:
+        if "repeat" in routine.steps:
+            raise InvalidValue(
+                f"the step repeat draws from problem sets, and {family.op.name} generates its sweep: leave it out"
+            )
         return
-    groups = sweep.problems.select(family.op.split_group).n_unique()
+    groups = pl.concat(problems).select(family.op.split_group).n_unique()
     # A single problem is split by its configs.
     if 1 < groups < routine.train.folds:
         raise InvalidValue(
@@ -173,26 +193,78 @@ def device_of(runs: Runner) -> Device:
         return runs.backend().device()
 
 
-def sweep_of(routine: Routine, family: Family, device: Device) -> Sweep | SuiteSweep:
-    """The vectors of one family."""
+def sweeps_of(routine: Routine, family: Family, device: Device) -> list[AnySweep]:
+    """The vectors of one family: one sweep, or, of promising configs, one for each dtype."""
     wanted = routine.sweep
     assert wanted is not None
-    found = open_sweep(
-        family, device, wanted.problems, parse_vary(family, wanted.vary), parse_selection(family, wanted.configs),
+    axes = parse_vary(family, wanted.vary)
+    promising = _promising_count(wanted.configs, family)
+    selection = None if promising else parse_selection(family, wanted.configs)
+    whole = open_sweep(
+        family, device, wanted.problems, axes, selection,
         seed=wanted.seed, max_vectors=wanted.max_vectors, max_flops=wanted.max_flops, max_bytes=wanted.max_bytes,
     )  # fmt: skip
-    if wanted.max_problems is None:
-        return found
-    if not isinstance(found, Sweep):
+    if wanted.max_problems is None and not promising:
+        return [whole]
+    if not isinstance(whole, Sweep):
         raise InvalidValue(
             f"sweep.max_problems draws from problem sets, and {wanted.problems[0]} is a sweep that {family.op.name} generates "
             "piece by piece: limit it with sweep.max_vectors"
         )
-    if found.problems.height <= wanted.max_problems:
-        return found
-    drawn = np.random.default_rng(wanted.seed).permutation(found.problems.height)[: wanted.max_problems]
-    problems = found.problems[np.sort(drawn)]
-    return Sweep(family, device, problems, found.selection, seed=wanted.seed, max_vectors=wanted.max_vectors)
+    problems = whole.problems
+    if wanted.max_problems is not None and wanted.draw == "even":
+        problems = _drawn_evenly(family, problems, wanted.max_problems, axes)
+    elif wanted.max_problems is not None and problems.height > wanted.max_problems:
+        drawn = np.random.default_rng(wanted.seed).permutation(problems.height)[: wanted.max_problems]
+        problems = problems[np.sort(drawn)]
+    if promising:
+        return list(_promising_sweeps(family, device, problems, promising))
+    return [Sweep(family, device, problems, whole.selection, seed=wanted.seed, max_vectors=wanted.max_vectors)]
+
+
+def _drawn_evenly(
+    family: Family, problems: pl.DataFrame, count: int, axes: Mapping[str, Sequence[int | bool | str | None]]
+) -> pl.DataFrame:
+    """As many problems of each kind, evenly spread over the arithmetic that they need; each kind gets others."""
+    work = family.op.work(family.op.namespace())
+    if work is None:
+        raise InvalidValue(f"sweep.draw even goes by FLOPs, which {family.op.name} does not declare: leave it out")
+    flops = Program({"flops": work.flops}).frame(problems.rename(lambda name: f"p.{name}"))["flops"]
+    sizes = [name for name, parameter in family.problem.parameters.items() if parameter.ordered and name not in axes]
+    ordered = problems.with_columns(flops.alias("__flops")).sort("__flops", *sizes).drop("__flops")
+    kinds = list(itertools.product(*axes.values()))
+    each, parts = max(1, count // len(kinds)), []
+    for number, kind in enumerate(kinds):
+        own = ordered.filter(pl.col(name).eq_missing(value) for name, value in zip(axes, kind, strict=True))
+        step = max(1, own.height // each)
+        parts.append(own[number % step :].gather_every(step)[:each])
+    return pl.concat(parts)
+
+
+def _promising_count(configs: str, family: Family) -> int | None:
+    """N of `promising:N`; None for what `kerncast sweep` knows."""
+    name, _, count = configs.partition(":")
+    if name != PROMISING:
+        return None
+    if family is not gemm_cpu or not count.isdigit() or int(count) < 1:
+        raise InvalidValue(f"sweep.configs promising:N (N ≥ 1) is for {gemm_cpu.id}, got '{configs}' for {family.id}")
+    return int(count)
+
+
+def _promising_sweeps(family: Family, device: Device, problems: pl.DataFrame, count: int) -> Iterator[Sweep]:
+    """The first configs of every layout, on each problem that can run them: one pool, so one config can win everywhere."""
+    for _, part in problems.group_by("dtype", maintain_order=True):
+        kinds = part.select("dtype", "layout", "threads").unique(maintain_order=True)
+        sets = [config_set("quick", kind, device).head(count) for kind in kinds.iter_rows(named=True)]
+        yield Sweep(family, device, part, Selection(portfolio=pl.concat(sets).unique(maintain_order=True)))
+
+
+def repeated(sweeps: Sequence[AnySweep], count: int) -> tuple[pl.DataFrame, float]:
+    """Some problems of the sweeps, evenly spread over kinds and sizes, as `problem.*`; and which share of all they are."""
+    problems = pl.concat([sweep.problems for sweep in sweeps if isinstance(sweep, Sweep)])
+    kept = min(count, problems.height)
+    places = [round(place * (problems.height - 1) / max(1, count - 1)) for place in range(kept)]
+    return problems[places].rename(lambda name: f"problem.{name}"), kept / problems.height
 
 
 def training_of(routine: Routine) -> Recipe:

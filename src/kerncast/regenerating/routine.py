@@ -1,4 +1,4 @@
-"""A routine for regenerating models, as a TOML file that is checked when it is loaded.
+"""A routine: the steps from measuring to a model in the store, as a TOML file that is checked when it is loaded.
 
 docs/regenerating.md explains every key. Routines that ship are the files in `routines/`.
 """
@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -22,6 +22,8 @@ from kerncast.store.store import DEFAULT, check_name
 from kerncast.writing.keys import key_rule
 
 SHIPPED = "routines"
+# The family that numpy can race against.
+RACED = "gemm/cpu"
 DOCS = "every key is explained in docs/regenerating.md"
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -30,25 +32,37 @@ Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 # Valid for every random number generator, with room for what learners add to it.
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**30)]
 Threads = Annotated[int, msgspec.Meta(ge=0, le=1024)]
-# The keys that decide the measurements. `train` only decides the model; `compare`, `store` and `doc` decide neither.
-_MEASURES = ("name", "families", "sweep", "collect", "import")
+StepName = Literal["sweep", "collect", "repeat", "race", "train", "export", "report", "compare", "replace"]
+# In the order in which they run.
+STEPS: tuple[StepName, ...] = get_args(StepName)
+USUAL_STEPS: tuple[StepName, ...] = ("sweep", "collect", "train", "compare", "replace")
+# A step, and the earlier one whose result it needs.
+NEEDS = {
+    "repeat": "collect", "race": "collect", "train": "collect", "export": "train", "report": "train", "compare": "train",
+    "replace": "compare",
+}  # fmt: skip
+# The keys that decide the measurements. `train` only decides the model; `steps`, `compare`, `store` and `doc` decide neither.
+_MEASURES = ("name", "families", "flat", "sweep", "collect", "import")
 
 
-class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SweepSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to measure, in the words of `kerncast sweep`."""
 
     problems: Annotated[list[str], msgspec.Meta(min_length=1)]
     vary: list[str] = []
     configs: str = "all"
+    """Besides what `kerncast sweep` knows: `promising:N`, the first N of each layout in the set `quick` of gemm/cpu."""
     max_flops: Amount | None = None
     max_bytes: Amount | None = None
     max_problems: Positive | None = None
-    """Keep at most this many, drawn by the seed."""
+    """Keep at most this many."""
+    draw: Literal["random", "even"] = "random"
+    """Which ones: drawn by the seed, or evenly over the arithmetic that they need, of each kind in `vary` as many."""
     max_vectors: Positive | None = None
     seed: Natural = 0
 
 
-class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CollectSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to measure it, in the words of `kerncast collect`."""
 
     backend: str | None = None
@@ -59,9 +73,13 @@ class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     samples: Positive | None = None
     cache: Literal["warm", "cold"] | None = None
     build_jobs: Positive = 2
+    repeat: Positive = 8
+    """The number of problems that the step `repeat` measures a second time."""
+    second_visit_seconds: Amount | None = None
+    """The longest time for vectors that had too few quiet samples; as long as it takes, if it is left out."""
 
 
-class Import(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ImportSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Measurements that others made, in the words of `kerncast import`: read instead of swept and collected."""
 
     format: str
@@ -78,7 +96,7 @@ class Import(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [Path(name) for name in ([self.files] if isinstance(self.files, str) else self.files)]
 
 
-class Train(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TrainSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to learn from it, in the words of `kerncast train`."""
 
     model: str = "gbdt"
@@ -93,7 +111,7 @@ class Train(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rows to learn from; `suspect=false` leaves out those whose labels belong to other rows."""
 
 
-class Compare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CompareSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far the new model may fall behind the old one, in per cent, in the words of `kerncast compare`."""
 
     max_mean: Percent = 0.5
@@ -104,7 +122,7 @@ class Compare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Do not replace the model on AMBIGUOUS."""
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoreSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where it goes in the store."""
 
     name: str = DEFAULT
@@ -121,14 +139,18 @@ class Routine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"
 
     name: str
     families: Annotated[list[str], msgspec.Meta(min_length=1)]
-    sweep: Sweep | None = None
-    imported: Import | None = None
+    steps: tuple[StepName, ...] = USUAL_STEPS
+    """What is done, in this order. Without `compare` and `replace` the store is left alone."""
+    flat: bool = False
+    """Put the files of the only family into the work directory itself, and name the dataset after the family."""
+    sweep: SweepSection | None = None
+    imported: ImportSection | None = None
     """Instead of `sweep` and `collect`."""
     doc: str = ""
-    collect: Collect = Collect()
-    train: Train = Train()
-    compare: Compare = Compare()
-    store: Place = Place()
+    collect: CollectSection = CollectSection()
+    train: TrainSection = TrainSection()
+    compare: CompareSection = CompareSection()
+    store: StoreSection = StoreSection()
 
     @property
     def measures(self) -> str:
@@ -197,6 +219,7 @@ def _check(routine: Routine, where: str) -> None:
         raise BadFile(f"routine {where}: it has either a [sweep] to measure or an [import] of what others measured ({DOCS})")
     if len(set(routine.families)) < len(routine.families):
         raise BadFile(f"routine {where}: families names one twice: keep one")
+    _check_steps(routine, where)
     if routine.collect.benchmark and routine.collect.backend not in (None, "command"):
         raise BadFile(f"routine {where}: collect.benchmark is for the backend command, not {routine.collect.backend}: drop one")
     if routine.train.target not in (None, *TARGETS):
@@ -207,3 +230,21 @@ def _check(routine: Routine, where: str) -> None:
         raise BadFile(f"routine {where}: store.name: {error}") from error
     if routine.collect.settings and not routine.collect.benchmark:
         raise BadFile(f"routine {where}: collect.settings belong to an external benchmark: name it in collect.benchmark")
+
+
+def _check_steps(routine: Routine, where: str) -> None:
+    """Check that every step comes once, in order, and after the one that it needs."""
+    steps = routine.steps
+    if list(steps) != [name for name in STEPS if name in steps] or "collect" not in steps:
+        raise BadFile(
+            f"routine {where}: steps are some of {', '.join(STEPS)}, in this order, with collect: got {', '.join(steps)}"
+        )
+    for name in steps:
+        if NEEDS.get(name, name) not in steps:
+            raise BadFile(f"routine {where}: the step {name} needs the step {NEEDS[name]}: add it, or leave {name} out")
+    if routine.flat and len(routine.families) > 1:
+        raise BadFile(f"routine {where}: flat is for one family, and families names {len(routine.families)}: leave it out")
+    if routine.imported is not None and "repeat" in steps:
+        raise BadFile(f"routine {where}: the step repeat measures, and an [import] does not: leave it out")
+    if "race" in steps and routine.families != [RACED]:
+        raise BadFile(f"routine {where}: the step race is for {RACED} alone: leave it out")

@@ -1,4 +1,4 @@
-"""`state.json` of a work directory: which stages are done, when, where and with what."""
+"""`state.json` of a work directory: which steps are done, when, where and with what."""
 
 from __future__ import annotations
 
@@ -14,63 +14,64 @@ import msgspec
 from kerncast.errors import InvalidValue
 from kerncast.files.atomic import is_draft, write_bytes
 from kerncast.files.versioned import Versioned
-from kerncast.regenerating.routine import Routine
+from kerncast.regenerating.routine import STEPS, Routine
 from kerncast.version import __version__
 
 FILE = "state.json"
 LOCK = "regenerate.lock"
 FORMAT = "kerncast-regeneration"
 VERSION = 1
-STAGES = ("sweep", "collect", "train", "compare", "replace")
 
 
-class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A finished stage and what it found."""
+class FinishedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A finished step and what it found."""
 
     at: str
     facts: dict[str, Any] = {}
 
 
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RoutineState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of `state.json`."""
 
     routine: str
     measures: str
     """Of the routine: other measurements need another directory."""
     learns: str
-    """Of the routine that trained the models; empty while models of another routine are being removed."""
+    """Of the routine: other models are trained on the same measurements."""
     begun: str
     host: str
     kerncast: str
     families: tuple[str, ...]
-    done: dict[str, dict[str, Done]] = {}
-    """Family → stage → its result."""
+    steps: tuple[str, ...]
+    """Of the routine, which may have others the next time."""
+    done: dict[str, dict[str, FinishedStep]] = {}
+    """Family → step → its result."""
     format: str = FORMAT
     version: int = VERSION
 
-    def of(self, family: str) -> dict[str, Done]:
-        """The finished stages of a family."""
+    def of(self, family: str) -> dict[str, FinishedStep]:
+        """The finished steps of a family."""
         return self.done.get(family, {})
 
     @property
     def finished(self) -> bool:
-        """Whether every stage of every family is done."""
-        return all(stage in self.of(family) for family in self.families for stage in STAGES)
+        """Whether every step of every family is done."""
+        return all(step in self.of(family) for family in self.families for step in self.steps)
 
-    def with_done(self, family: str, stage: str, facts: dict[str, Any]) -> State:
-        """The state with one more stage done."""
-        stages = {**self.of(family), stage: Done(now(), facts)}
-        return msgspec.structs.replace(self, done={**self.done, family: stages})
+    def with_done(self, family: str, step: str, facts: dict[str, Any]) -> RoutineState:
+        """The state with one more step done."""
+        steps = {**self.of(family), step: FinishedStep(now(), facts)}
+        return msgspec.structs.replace(self, done={**self.done, family: steps})
 
-    def without(self, family: str, stage: str) -> State:
-        """Back to before a stage: it and those that build on it are to be done again."""
-        kept = STAGES[: STAGES.index(stage)]
-        stages = {name: done for name, done in self.of(family).items() if name in kept}
-        return msgspec.structs.replace(self, done={**self.done, family: stages})
+    def without(self, family: str, step: str) -> RoutineState:
+        """Back to before a step: it and those after it are to be done again."""
+        kept = STEPS[: STEPS.index(step)]
+        steps = {name: done for name, done in self.of(family).items() if name in kept}
+        return msgspec.structs.replace(self, done={**self.done, family: steps})
 
 
 _FILE = Versioned(
-    FORMAT, VERSION, State, "the state of a regeneration that this kerncast can continue",
+    FORMAT, VERSION, RoutineState, "the state of a regeneration that this kerncast can continue",
     "remove the directory, or choose another `out`",
 )  # fmt: skip
 
@@ -86,36 +87,38 @@ def own_version() -> str:
     if not (checkout / ".git").exists():
         return __version__
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return __version__
-    return f"{__version__} {said.stdout.strip()}"
+    return f"{__version__} {answer.stdout.strip()}"
 
 
-def new(routine: Routine) -> State:
+def new(routine: Routine) -> RoutineState:
     """A state with nothing done yet."""
     host = platform.node() or "unknown"
-    return State(routine.name, routine.measures, routine.learns, now(), host, own_version(), tuple(routine.families))
+    return RoutineState(
+        routine.name, routine.measures, routine.learns, now(), host, own_version(), tuple(routine.families), routine.steps
+    )
 
 
-def going_on(folder: Path, routine: Routine, again: bool = False) -> State | None:
+def going_on(folder: Path, routine: Routine, again: bool = False) -> RoutineState | None:
     """The run to continue, or None to begin one; a run with other measurements is refused.
 
     With `again`, a finished run is not continued.
     """
-    found = read(folder)
-    if found is None or (again and found.finished):
+    state = read(folder)
+    if state is None or (again and state.finished):
         return None
-    if found.measures != routine.measures:
+    if state.measures != routine.measures:
         raise InvalidValue(
-            f"{folder} was begun with another routine ({found.routine}, {found.begun}): continue it, or choose another `out`"
+            f"{folder} was begun with another routine ({state.routine}, {state.begun}): continue it, or choose another `out`"
         )
-    return found
+    return state
 
 
-def read(folder: Path) -> State | None:
+def read(folder: Path) -> RoutineState | None:
     """The state of a work directory; None where there is none."""
     file = folder / FILE
     if not file.is_file():
@@ -126,7 +129,7 @@ def read(folder: Path) -> State | None:
     return _FILE.read(file)
 
 
-def write(folder: Path, state: State) -> None:
+def write(folder: Path, state: RoutineState) -> None:
     """Write the state, whole or not at all."""
     write_bytes(folder / FILE, _FILE.text(state))
 
@@ -137,9 +140,4 @@ def set_aside(folder: Path) -> None:
     if state is None or not state.finished:
         return
     stamp = state.begun.replace(":", "").replace("-", "")
-    target = folder.with_name(f"{folder.name}.{stamp}")
-    number = 1
-    while target.exists():
-        number += 1
-        target = folder.with_name(f"{folder.name}.{stamp}-{number}")
-    os.rename(folder, target)
+    os.rename(folder, folder.with_name(f"{folder.name}.{stamp}"))

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kerncast.serving.exploring import explore, watched
-    from kerncast.serving.server import serve
+    from kerncast.serving.server import explore, serve, watched
 
 __all__ = ["explore", "serve", "watched"]
-_HOMES = {"explore": "exploring", "serve": "server", "watched": "exploring"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:  # loaded on first use, because they need packages that may not be installed
-        from importlib import import_module
+    if name in __all__:  # loaded on first use, because that takes time
+        from kerncast.serving import server
 
-        return getattr(import_module(f"kerncast.serving.{_HOMES[name]}"), name)
+        return getattr(server, name)
     raise AttributeError(f"module 'kerncast.serving' has no attribute '{name}'")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from kerncast.errors import InvalidValue, NotFound
@@ -10,9 +12,10 @@ from kerncast.models.model import Model
 from kerncast.op import Problem as Asked
 from kerncast.registry import OPS
 from kerncast.selecting.selector import Selector
-from kerncast.serving.declarations import Problem, SelectRequest, whole
+from kerncast.serving.background import FIRST_PIECE, PIECE_SECONDS, piece_after
+from kerncast.serving.schema import Problem, SelectRequest, whole
 from kerncast.serving.settings import Settings
-from kerncast.serving.sources import Listed, Sources, check_device
+from kerncast.serving.sources import InterimSelector, ServedModel, Sources, check_device
 from kerncast.store.sources import only_lookup
 from kerncast.store.store import Entry, canonical
 
@@ -20,12 +23,15 @@ from kerncast.store.store import Entry, canonical
 QUICK = ("tree", "portfolio")
 
 
-def choose(sources: Sources, asked: SelectRequest, settings: Settings) -> Any:
-    """The answers as JSON values: an object for a problem, a list for a list, lists of objects with `top`."""
+def choose(sources: Sources, asked: SelectRequest, settings: Settings) -> Iterator[Any]:
+    """The answers as JSON values: an object for a problem, a list for a list, lists of objects with `top`.
+
+    They come after some steps that give None: a long list is answered piece by piece.
+    """
     check_device(asked.device)
-    listed = isinstance(asked.problem, list)
+    listed, began = isinstance(asked.problem, list), time.perf_counter()
     problems: list[Problem] = asked.problem if isinstance(asked.problem, list) else [asked.problem]
-    found: list[Any] = [None] * len(problems)
+    answers: list[Any] = [None] * len(problems)
     checked: list[Asked] = []
     parts: dict[int, tuple[Selector, list[int]]] = {}
     for place, problem in enumerate(problems):
@@ -38,10 +44,20 @@ def choose(sources: Sources, asked: SelectRequest, settings: Settings) -> Any:
         except (InvalidValue, NotFound) as error:
             raise _at(error, place, len(problems)) from error
         parts.setdefault(id(selector), (selector, []))[1].append(place)
-    for selector, places in parts.values():
-        for place, answer in zip(places, _answers(selector, asked, [checked[place] for place in places]), strict=True):
-            found[place] = answer
-    return found if listed else found[0]
+        if time.perf_counter() - began > PIECE_SECONDS:
+            yield None
+            began = time.perf_counter()
+    for first, places in parts.values():
+        selector, done, size = first, 0, FIRST_PIECE
+        while done < len(places):
+            piece, began = places[done : done + size], time.perf_counter()
+            if isinstance(selector, InterimSelector) and selector.built is not None:
+                selector = selector.built
+            for place, answer in zip(piece, _answers(selector, asked, [checked[at] for at in piece]), strict=True):
+                answers[place] = answer
+            done, size = done + size, piece_after(size, time.perf_counter() - began)
+            yield None
+    yield answers if listed else answers[0]
 
 
 def _checked(model: Model, problem: Problem) -> Asked:
@@ -90,7 +106,7 @@ def _given(problem: Problem) -> dict[str, Any]:
     return {name: whole(value) for name, value in problem.items() if value is not None}
 
 
-def _fits(item: Listed, asked: SelectRequest) -> bool:
+def _fits(item: ServedModel, asked: SelectRequest) -> bool:
     """Whether a model that was named by its path is of the op, family and device of a request."""
     record = item.entry.record
     if asked.op is not None and OPS.get(asked.op).name != record.op:

@@ -8,11 +8,13 @@ import time
 from bisect import bisect_left
 from pathlib import Path
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from kerncast.version import __version__
 
 BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
 OTHER = "other"
-CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -85,6 +87,32 @@ class Metrics:
             lines += [f'{name}_sum{{route="{route}"}} {times.total:.9g}', f'{name}_count{{route="{route}"}} {seen}']
 
 
+class Counting:
+    """A middleware that counts requests and measures how long they take."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app, self.metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        self.metrics.in_flight += 1
+        try:
+            await self.app(scope, receive, noted)
+        finally:
+            self.metrics.in_flight -= 1
+            self.metrics.count(scope["path"], status, time.perf_counter() - began)
+
+
 def _add(lines: list[str], name: str, kind: str, about: str, values: dict[Labels, float]) -> None:
     lines += [f"# HELP kerncast_{name} {about}", f"# TYPE kerncast_{name} {kind}"]
     for labels, value in values.items():
@@ -95,13 +123,13 @@ def _add(lines: list[str], name: str, kind: str, about: str, values: dict[Labels
 def _process(lines: list[str], began: float) -> None:
     """Under the names that Prometheus' own clients give them."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    found: list[tuple[str, str, float]] = [
+    numbers: list[tuple[str, str, float]] = [
         ("process_cpu_seconds_total", "counter", round(used.ru_utime + used.ru_stime, 3)),
         ("process_start_time_seconds", "gauge", round(began, 3)),
     ]
     if (memory := resident_bytes()) is not None:
-        found.append(("process_resident_memory_bytes", "gauge", memory))
-    for name, kind, value in found:
+        numbers.append(("process_resident_memory_bytes", "gauge", memory))
+    for name, kind, value in numbers:
         lines += [f"# TYPE {name} {kind}", f"{name} {value}"]
 
 

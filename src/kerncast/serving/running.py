@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import socket
@@ -13,19 +12,19 @@ import uvicorn
 
 from kerncast.api.printing import echo
 from kerncast.errors import InvalidValue
-from kerncast.serving import guarding
 from kerncast.serving.settings import Settings
 
-# How long requests that are under way may take to finish.
-GRACE_SECONDS = 8
-LOOK_SECONDS = 0.05
+# How long requests that are under way may take to finish. The end of a busy process takes some seconds more.
+GRACE_SECONDS = 4
 BACKLOG = 2048
 # Idle connections are closed after this; a client that asks again opens a new one.
 KEEP_ALIVE_SECONDS = 75
 MOST_CONNECTIONS = 2_000
+# Bytes of a head that is not whole yet, where the reader of requests has such a limit.
+LONGEST_HEAD = 1 << 16
 
 
-class _Told(logging.Handler):
+class _Printing(logging.Handler):
     """What is logged is printed line by line on stderr, with control characters as codes: it may quote a file."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -35,8 +34,8 @@ class _Told(logging.Handler):
 
 
 @contextlib.contextmanager
-def _telling(level: int) -> Iterator[None]:
-    handler = _Told()
+def _logging(level: int) -> Iterator[None]:
+    handler = _Printing()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     before = {}
     for name, least in (("kerncast.serving", level), ("uvicorn", logging.ERROR)):
@@ -72,17 +71,10 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         self._started()
-        tasks = [asyncio.create_task(work) for work in (self._watch(), guarding.watch(self.server_state.connections))]
-        try:
-            await super().main_loop()
-        finally:
-            for task in tasks:
-                task.cancel()
+        await super().main_loop()
 
-    async def _watch(self) -> None:
-        while self._stop is None or not self._stop():
-            await asyncio.sleep(LOOK_SECONDS)
-        self.should_exit = True
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or (self._stop is not None and self._stop())
 
 
 def run(
@@ -100,11 +92,12 @@ def run(
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="on", server_header=False, date_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=GRACE_SECONDS, limit_concurrency=MOST_CONNECTIONS,
-        ws="none", proxy_headers=False, http=guarding.protocol(),
+        ws="none", proxy_headers=False, h11_max_incomplete_event_size=LONGEST_HEAD,
+        http="auto" if settings.is_loopback else "h11",
     )  # fmt: skip
     server = _Server(config, stop, lambda: ready(f"http://{shown}:{port}/"))
     try:
-        with _telling(log_level), contextlib.suppress(KeyboardInterrupt) if stop is None else contextlib.nullcontext():
+        with _logging(log_level), contextlib.suppress(KeyboardInterrupt) if stop is None else contextlib.nullcontext():
             server.run(sockets=[listening])  # uvicorn raises the signal that it caught again, once everything is closed
     finally:
         listening.close()

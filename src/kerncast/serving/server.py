@@ -1,8 +1,14 @@
-"""`kerncast.serving.serve`: run the server until it is told to stop."""
+"""`kerncast.serving.serve`, `explore` and `watched`: run a server until it is told to stop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import logging
+import os
+import sys
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +18,9 @@ from kerncast.backends.cpu.build import find_compiler
 from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.model import is_model
+from kerncast.progress import QUIET, Progress
 from kerncast.serving.settings import HOST, MAX_BATCH, MAX_BODY, PORT, TOKEN, Settings, read_token
 from kerncast.serving.sources import Sources
-from kerncast.serving.steady import steady
 from kerncast.store.store import Store
 from kerncast.writing.help import Help
 
@@ -23,6 +29,8 @@ NO_COMPILER = (
     "there is no C compiler here (gcc, clang, or what CC names), so Python answers, which takes tens of milliseconds for one "
     "question: install one and start again"
 )
+# How often to look whether a sweep has begun its dataset, and how long its page may take to end with it.
+LOOK_SECONDS, END_SECONDS = 0.1, 10.0
 
 
 def serve(
@@ -73,8 +81,7 @@ def serve(
             show.say(sentence)
         if compiled and find_compiler() is None:
             show.say(NO_COMPILER)
-    with steady():
-        run(create_app(sources, settings), settings, stop=stop, ready=lambda url: ready(url, len(sources.models())))
+    run(create_app(sources, settings), settings, stop=stop, ready=lambda url: ready(url, len(sources.models())))
 
 
 def opened(given: Store | str | Path | None, *, compile: bool = True) -> Sources:
@@ -90,6 +97,89 @@ def opened(given: Store | str | Path | None, *, compile: bool = True) -> Sources
     if is_model(path) or (path / DATASET).is_file():
         return Sources.open(paths=[path], compile=compile)
     return Sources.open(path, compile=compile)
+
+
+def explore(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    port: int = 0,
+    browser: bool = True,
+    progress: Wanted = "auto",
+    stop: Callable[[], bool] | None = None,
+    ready: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Show models and datasets on a page of this machine, until Ctrl-C: several paths for a dataset with its models.
+
+    Only this machine can reach the page. It is opened in a browser if there is one. `ready` is told its address; `stop` is
+    asked several times a second whether to end, in place of signals.
+    """
+    refuse_if_missing()
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not given:
+        raise InvalidValue("`paths` is empty: name a model or a dataset to look at")
+    from kerncast.serving.app import create_app
+    from kerncast.serving.running import run
+
+    settings = Settings(HOST, port)
+    with shown(progress) as show:
+        show.stage("opening " + ", ".join(map(str, given)))
+        sources = Sources.open(paths=given, compile=False, progress=show)
+    for name in sources.datasets():
+        sources.dataset(name).refuse_if_empty()
+
+    def begun(url: str) -> None:
+        ready(url)
+        if browser:
+            open_browser(url)
+
+    run(create_app(sources, settings), settings, stop=stop, ready=begun, log_level=logging.WARNING)
+
+
+def has_display() -> bool:
+    """Whether a browser would have a window. One in the terminal would take the place of what is printed there."""
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def open_browser(url: str) -> bool:
+    """Open the page in a browser, if there is one."""
+    if not has_display():
+        return False
+    with contextlib.suppress(webbrowser.Error):
+        return webbrowser.open(url)
+    return False
+
+
+@contextlib.contextmanager
+def watched(
+    path: str | Path, *, port: int = 0, ready: Callable[[str], None] = lambda url: None, progress: Progress = QUIET
+) -> Iterator[None]:
+    """Show a sweep on a page while it is measured: `with watched("mine", ready=print): kerncast.collect(…, out="mine")`.
+
+    The page begins with the dataset, which `collect` makes. `ready` is told its address.
+    """
+    refuse_if_missing()
+    settings, ended = Settings(HOST, port), threading.Event()
+
+    def serve() -> None:
+        from kerncast.serving.app import create_app
+        from kerncast.serving.running import run
+
+        while not (Path(path) / DATASET).is_file():
+            if ended.wait(LOOK_SECONDS):
+                return
+        try:
+            app = create_app(Sources.open(paths=[path], compile=False), settings)
+            run(app, settings, stop=ended.is_set, ready=ready, log_level=logging.WARNING)
+        except Exception as error:  # a page that cannot be shown is no reason to stop measuring
+            progress.say(f"the sweep is measured, but cannot be watched: {error}")
+
+    thread = threading.Thread(target=serve, name="watched", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(END_SECONDS)
 
 
 def refuse_if_missing() -> None:

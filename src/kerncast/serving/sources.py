@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,18 +22,16 @@ from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.data.dataset import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound, quoted
 from kerncast.models import trust
-from kerncast.models.answer import Answer
 from kerncast.models.manifest import MANIFEST as MODEL
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING, Tier
-from kerncast.op import Problem
 from kerncast.progress import QUIET, Progress
 from kerncast.querying.finding import Address, Find, Found, Several, among, asking_for, in_store
 from kerncast.querying.predicting import Ask
 from kerncast.querying.query import selector_of
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
-from kerncast.serving.compiled import Builder
+from kerncast.serving.background import BackgroundBuilder
 from kerncast.store.shipped import folder as shipped_folder
 from kerncast.store.shipped import shipped_entries
 from kerncast.store.store import ENTRY, Entry, Store, entry_of
@@ -44,12 +42,14 @@ SelectorKey = tuple[Path, str | None, bool]
 # What answers say until the quick tiers of their model are built, and if that fails.
 BUILDING = "tree and portfolio are being built: until then Python scores every config"
 FAILED = "tree and portfolio could not be built, which the server's log explains: Python scores every config"
+# Compiled code scores so many configs in about a millisecond.
+MOST_QUICK = 500
 Stamp = tuple[str, int, int, int]
 """A file as it was: its path, time of change, size and inode."""
 
 
 @dataclass(frozen=True)
-class Listed:
+class ServedModel:
     """A model that may be asked for."""
 
     id: str
@@ -67,7 +67,7 @@ class Listed:
 class Contents:
     """What there was when the files were last looked at, and what of it is loaded."""
 
-    models: dict[str, Listed]
+    models: dict[str, ServedModel]
     datasets: dict[str, Path]
     problems: tuple[str, ...]
     """Sentences about models that cannot be read."""
@@ -80,14 +80,14 @@ class Contents:
     """While one model is loaded, which may take long, others may be, too."""
 
 
-class Meanwhile(Selector):
+class InterimSelector(Selector):
     """Answers in Python until the selector that was asked for is built: of whatever tier, the model scores every config."""
 
     def __init__(self, model: Model, note: str) -> None:
         super().__init__(model, tiers=plain_tiers(model), tier=Tier.FULL, compile=False)
         self.note = note
         self.built: Selector | None = None
-        """Answers the rest of a long list as soon as it is there."""
+        """Answers the rest of a long list."""
 
     def give_up(self, note: str) -> None:
         """Building failed: answers say so from now on."""
@@ -102,12 +102,6 @@ class Meanwhile(Selector):
     def answering(self) -> tuple[Tier, ...]:
         return CHOOSING
 
-    def _ask(self, problem: Problem, tier: Tier) -> Answer:
-        return super()._ask(problem, tier) if self.built is None else self.built.select(problem)
-
-    def rank(self, problem: Problem | Mapping[str, Any], k: int = 10, tier: Tier | str | None = None) -> list[Answer]:
-        return super().rank(problem, k, tier) if self.built is None else self.built.rank(problem, k, tier)
-
 
 class Sources:
     """Models and datasets, by name. Threads may share it; a slow load holds up only those who ask for a model, too."""
@@ -115,7 +109,7 @@ class Sources:
     def __init__(self, store: Store | None, paths: Sequence[Path] = (), *, compile: bool = True, progress: Progress = QUIET):
         """Without a `store`, nothing but the given paths and the models that ship is there."""
         self.store, self.paths, self.compile, self.progress = store, tuple(paths), compile, progress
-        self.builder = Builder()
+        self.builder = BackgroundBuilder()
         self.version = 0
         """Counts how often the contents have changed."""
         self._refreshing = threading.Lock()
@@ -144,7 +138,7 @@ class Sources:
 
     # -- what there is ----------------------------------------------------------------------------------
 
-    def models(self) -> list[Listed]:
+    def models(self) -> list[ServedModel]:
         """All models: those that were named by path, those of the store, those that ship."""
         return list(self._contents.models.values())
 
@@ -157,7 +151,7 @@ class Sources:
         """Sentences about what is there and cannot be read."""
         return self._contents.problems
 
-    def listed(self, name: str) -> Listed:
+    def listed(self, name: str) -> ServedModel:
         """A model by its id."""
         contents = self._contents
         if name not in contents.models:
@@ -182,7 +176,7 @@ class Sources:
         return self.selector_at(self.listed(name).entry.path, device)
 
     def selector_at(self, path: Path, device: str | None = None, *, quick: bool = True) -> Selector:
-        """What answers now for the model at a path that is one of the listed ones: until it is built, a `Meanwhile`.
+        """What answers now for the model at a path that is one of the listed ones: until it is built, an `InterimSelector`.
 
         Without its `quick` tiers, which may take a minute to build, it has `full` alone: the model scores every config.
         """
@@ -195,28 +189,33 @@ class Sources:
                     contents.selectors[key] = self._first_selector(contents, key, bound)
         return contents.selectors[key]
 
+    def is_quick(self, path: Path, device: str | None) -> bool:
+        """Whether the model at a path is compiled and chooses among few configs: it answers in microseconds."""
+        selector = self._contents.selectors.get((path, device, True))
+        return selector is not None and selector.is_compiled and len(selector.tiers.portfolio) <= MOST_QUICK
+
     def _first_selector(self, contents: Contents, key: SelectorKey, model: Model) -> Selector:
         path, device, quick = key
         builds = quick and not model.slim and bool(model.family.config.parameters)
         if not builds and (not self.compile or find_compiler() is None or trust.refusal(model) is not None):
             return self._selector(model, quick, QUIET)  # at once: there is nothing to wait for
-        meanwhile = Meanwhile(model, BUILDING if builds else "")
+        interim = InterimSelector(model, BUILDING if builds else "")
 
         def make(progress: Progress) -> bool:
             try:
-                meanwhile.built = self._selector(model, quick, progress)
+                interim.built = self._selector(model, quick, progress)
             except Exception:
-                meanwhile.give_up(FAILED if builds else "")
+                interim.give_up(FAILED if builds else "")
                 raise
             with self._refreshing:  # the files may have changed meanwhile, and this model may not
                 for each in (contents, self._contents):
-                    if each.selectors.get(key) is meanwhile:
-                        each.selectors[key] = meanwhile.built
+                    if each.selectors.get(key) is interim:
+                        each.selectors[key] = interim.built
             return True
 
         name = next((item.id for item in contents.models.values() if item.entry.path == path), path.name)
         self.builder.put(path, name if device is None else f"{name} on {device}", make)
-        return meanwhile
+        return interim
 
     def _selector(self, model: Model, quick: bool, progress: Progress) -> Selector:
         if quick:
@@ -268,7 +267,7 @@ class Sources:
 
     def _read(self) -> Contents:
         stamps = self._stamps()
-        models: dict[str, Listed] = {}
+        models: dict[str, ServedModel] = {}
         datasets: dict[str, Path] = {}
         problems: list[str] = []
         for path in self.paths:
@@ -277,18 +276,18 @@ class Sources:
                 datasets[_unused(path, datasets)] = path
             elif kind is Model:
                 name = _unused(path, models)
-                models[name] = Listed(name, entry_of(Model.load(path)), "path")
+                models[name] = ServedModel(name, entry_of(Model.load(path)), "path")
             else:
                 raise InvalidValue(f"{path} is neither a model nor a dataset nor a store: name one of these")
         if self.store is not None:
             entries, damaged = self.store.survey()
-            models.update({entry.id: Listed(entry.id, entry, "store") for entry in entries})
+            models.update({entry.id: ServedModel(entry.id, entry, "store") for entry in entries})
             problems += [str(error) for error in damaged]
         try:
             ready = shipped_entries()
         except BadFile as error:
             ready, problems = [], [*problems, str(error)]
-        models.update({entry.id: Listed(entry.id, entry, "shipped") for entry in ready})
+        models.update({entry.id: ServedModel(entry.id, entry, "shipped") for entry in ready})
         return Contents(models, datasets, tuple(problems), stamps, _stamp(trust.list_path()))
 
     def _stamps(self) -> frozenset[Stamp]:

@@ -62,7 +62,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Figure:
+class DriftFigure:
     """A value and its 95 % interval."""
 
     value: float
@@ -76,13 +76,13 @@ class Finding:
 
     verdict: str
     reasons: list[str]
-    shift: Figure | None
+    shift: DriftFigure | None
     """The factor between now and then that all times share."""
-    movement: Figure | None
+    movement: DriftFigure | None
     """How far a typical vector moved relative to that factor."""
     efficiency_then: float | None
     efficiency_now: float | None
-    efficiency_change: Figure | None
+    efficiency_change: DriftFigure | None
     rank_correlation: float | None
     failures: int
     vectors: int
@@ -146,7 +146,7 @@ def judge(pairs: Pairs, tolerance: Tolerance | None = None) -> Finding:
     )
 
 
-def _unchanged(shift: Figure | None, movement: Figure | None, choices: _Choices | None) -> str:
+def _unchanged(shift: DriftFigure | None, movement: DriftFigure | None, choices: _Choices | None) -> str:
     assert shift is not None
     assert movement is not None
     said = f"times are {shift.value:.3f} x what they were, a typical vector moved {movement.value:.1%} relative to that"
@@ -163,7 +163,7 @@ def _by_problem(pairs: Pairs, ok: Flags, values: Floats) -> list[Floats]:
     return [values[ok & (pairs.problem == number)] for number in np.unique(pairs.problem[ok])]
 
 
-def _times(pairs: Pairs, ok: Flags) -> tuple[Figure, Figure]:
+def _times(pairs: Pairs, ok: Flags) -> tuple[DriftFigure, DriftFigure]:
     """The common factor (median of the medians of each problem), and the median distance from it."""
     with np.errstate(invalid="ignore"):
         moved = np.log(pairs.now_ns / pairs.then_ns)
@@ -173,8 +173,8 @@ def _times(pairs: Pairs, ok: Flags) -> tuple[Figure, Figure]:
     beside = np.array([np.median(np.abs(part - location)) for part in each])
     shift = _resampled(medians, np.median)
     spread = _resampled(beside, np.median)
-    factor = Figure(*(float(np.exp(value)) for value in (shift.value, shift.lower, shift.upper)))
-    return factor, Figure(*(float(np.expm1(value)) for value in (spread.value, spread.lower, spread.upper)))
+    factor = DriftFigure(*(float(np.exp(value)) for value in (shift.value, shift.lower, shift.upper)))
+    return factor, DriftFigure(*(float(np.expm1(value)) for value in (spread.value, spread.lower, spread.upper)))
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class _Choices:
 
     then: float
     now: float
-    change: Figure
+    change: DriftFigure
     chance: float
     """The probability of at least as many losses among the changed problems, if losses and gains were equally likely."""
     order: float | None
@@ -212,15 +212,15 @@ def _choices(pairs: Pairs) -> _Choices | None:
     return _Choices(float(np.mean(before)), float(np.mean(after)), _resampled(change, np.mean), chance, order)
 
 
-def _resampled(values: Floats, statistic: Callable[..., Any]) -> Figure:
+def _resampled(values: Floats, statistic: Callable[..., Any]) -> DriftFigure:
     """A statistic over one value per problem, with its interval by resampling the problems."""
     rng = np.random.default_rng(0)
     drawn = statistic(values[rng.integers(0, len(values), (RESAMPLES, len(values)))], axis=-1)
     lower, upper = np.percentile(drawn, INTERVAL)
-    return Figure(float(statistic(values)), float(lower), float(upper))
+    return DriftFigure(float(statistic(values)), float(lower), float(upper))
 
 
-def _ask_shift(shift: Figure, limit: float, answers: _Answers) -> None:
+def _ask_shift(shift: DriftFigure, limit: float, answers: _Answers) -> None:
     lower, upper = np.log(shift.lower), np.log(shift.upper)
     said = f"times are {shift.value:.3f} x what they were ({shift.lower:.3f} to {shift.upper:.3f}, limit {np.exp(limit):.3f})"
     if lower > limit or upper < -limit:
@@ -229,7 +229,7 @@ def _ask_shift(shift: Figure, limit: float, answers: _Answers) -> None:
         answers.open(said)
 
 
-def _ask_movement(movement: Figure, limit: float, answers: _Answers) -> None:
+def _ask_movement(movement: DriftFigure, limit: float, answers: _Answers) -> None:
     allowed = float(np.expm1(limit))
     interval = f"{movement.lower:.1%} to {movement.upper:.1%}, limit {allowed:.1%}"
     said = f"a typical vector moved {movement.value:.1%} relative to the others ({interval})"

@@ -71,7 +71,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     efficiency: float | None
     bytes: int
     origin: dict[str, str] = {}
-    """Where it came from (recipe, host …), as given when it was added."""
+    """Where it came from (routine, host …), as given when it was added."""
     format: str = FORMAT
     version: int = VERSION
 

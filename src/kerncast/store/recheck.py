@@ -7,13 +7,14 @@ the new times come from the same collector, so both define a label in the same w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from kerncast.collecting.messages import Policy
+from kerncast.collecting.plan import Runner
 from kerncast.collecting.run import Request, Stop, Summary, collect, never
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
@@ -29,20 +30,7 @@ FASTEST = 3
 
 
 @dataclass(frozen=True)
-class How:
-    """How to measure again."""
-
-    backend: str
-    devices: tuple[str, ...] = ("0",)
-    options: dict[str, str] = field(default_factory=dict)
-    policy: Policy = field(default_factory=Policy)
-    seconds: float | None = None
-    reset_command: tuple[str, ...] = ()
-    build_jobs: int = 2
-
-
-@dataclass(frozen=True)
-class Checked:
+class ModelCheck:
     """The result of a check."""
 
     model: str
@@ -105,42 +93,38 @@ def _places(chosen: np.ndarray[Any, np.dtype[np.bool_]], each: int) -> list[int]
 
 def recheck(
     model: Model,
-    how: How,
+    runner: Runner,
+    policy: Policy,
     *,
     count: int = 96,
     seed: int = 0,
+    seconds: float | None = None,
     tolerance: Tolerance | None = None,
     progress: Progress = QUIET,
     stop: Stop = never,
-) -> Checked:
-    """Measure a sample again and say whether the model still fits this machine."""
+) -> ModelCheck:
+    """Measure a sample again, for so many seconds at most, and say whether the model still fits this machine."""
     then = sample(model, count, seed)
-    rows, summary = _measured(model, how, then, progress, stop)
-    if summary.device != model.device.name:
-        raise InvalidValue(
-            f"{model.path} was trained on {model.device.name}, but this is {summary.device}: check it on its own device, "
-            "because another device is not drift"
-        )
-    found = judge(_paired(model, then, rows, summary), tolerance)
-    return Checked(
-        str(model.path), found, model.manifest.software, tuple(sorted(rows["software"].drop_nulls().unique())), summary.device
-    )
-
-
-def _measured(model: Model, how: How, then: pl.DataFrame, progress: Progress, stop: Stop) -> tuple[pl.DataFrame, Summary]:
-    vectors = then.select(list(schema.parameter_columns(model.family)))
     with scratch_folder() as folder:
         request = Request(
-            model.family, how.backend, how.devices, folder / "now", how.policy,
-            budget_seconds=how.seconds, options=how.options, build_jobs=how.build_jobs,
-            reset_command=how.reset_command,
+            model.family, runner.name, runner.devices, folder / "now", policy, budget_seconds=seconds,
+            options=runner.options, reset_command=runner.reset_words,
         )  # fmt: skip
+        vectors = then.select(list(schema.parameter_columns(model.family)))
         summary = collect(request, [vectors], total=vectors.height, progress=progress, stop=stop)
         if summary.interrupted:
             raise KeyboardInterrupt
         # If time is up: decide by what was measured.
         now = Dataset.open(request.out)
-        return now.read() if now.rows else pl.DataFrame(schema=schema.schema_of(model.family)), summary
+        rows = now.read() if now.rows else pl.DataFrame(schema=schema.schema_of(model.family))
+    if summary.device != model.device.name:
+        raise InvalidValue(
+            f"{model.path} was trained on {model.device.name}, but this is {summary.device}: check it on its own device, "
+            "because another device is not drift"
+        )
+    finding = judge(_paired(model, then, rows, summary), tolerance)
+    software = tuple(sorted(rows["software"].drop_nulls().unique()))
+    return ModelCheck(str(model.path), finding, model.manifest.software, software, summary.device)
 
 
 def _paired(model: Model, then: pl.DataFrame, rows: pl.DataFrame, summary: Summary) -> Pairs:

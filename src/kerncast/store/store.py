@@ -49,7 +49,7 @@ from kerncast.writing.terminal import printable
 
 if TYPE_CHECKING:  # it imports collecting, which a store only needs for checks
     from kerncast.collecting.plan import Measuring
-    from kerncast.store.recheck import Checked
+    from kerncast.store.recheck import ModelCheck
 
 __all__ = [
     "DEFAULT", "ENTRY", "LOCK", "Changed", "Entry", "Lookup", "Record", "Store", "canonical", "check_name", "default_path",
@@ -106,28 +106,22 @@ class Store:
         seed: int = 0,
         progress: Progress = QUIET,
         stop: Stop = never,
-    ) -> Checked:
+    ) -> ModelCheck:
         """Measure a sample of the training data again: is the model fresh, drifted, or is it impossible to tell?
 
         `model` is a model, its directory, or an id in this store. The limits are in per cent.
         """
         from kerncast.collecting import plan
         from kerncast.store.drift import Tolerance
-        from kerncast.store.recheck import How, recheck
+        from kerncast.store.recheck import recheck
 
-        loaded = self._loaded(model)
-        measuring = measuring or plan.Measuring()
+        loaded, measuring = self._loaded(model), measuring or plan.Measuring()
         runs = plan.runner(loaded.family, measuring)
-        how = How(
-            backend=runs.name,
-            devices=runs.devices,
-            options=runs.options,
-            policy=measuring.policy(runs.benchmark),
+        return recheck(
+            loaded, runs, measuring.policy(runs.benchmark), count=sample, seed=seed,
             seconds=None if seconds is None else plan.seconds(seconds),
-            reset_command=runs.reset_words,
-        )
-        tolerance = Tolerance(max_shift / 100, max_choice / 100)
-        return recheck(loaded, how, count=sample, seed=seed, tolerance=tolerance, progress=progress, stop=stop)
+            tolerance=Tolerance(max_shift / 100, max_choice / 100), progress=progress, stop=stop,
+        )  # fmt: skip
 
     # -- reading -----------------------------------------------------------------------------------------
 

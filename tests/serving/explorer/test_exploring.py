@@ -8,13 +8,13 @@ import pytest
 
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.serving import exploring
+from kerncast.serving import server
 
 
 def test_it_shows_what_was_given_and_ends_when_told(explored, monkeypatch):
     """The address is told once connections are accepted; a browser is opened where there is a display, unless refused."""
     opened, seen = [], []
-    monkeypatch.setattr(exploring.webbrowser, "open", lambda url: opened.append(url) is None)
+    monkeypatch.setattr(server.webbrowser, "open", lambda url: opened.append(url) is None)
     monkeypatch.setenv("KERNCAST_SHIPPED", "")
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
 
@@ -25,11 +25,11 @@ def test_it_shows_what_was_given_and_ends_when_told(explored, monkeypatch):
             found.append(url)
             threading.Thread(target=lambda: asked.append(json.load(urlopen(f"{url}explore/sources")))).start()
 
-        exploring.explore([explored / "model", explored / "data"], browser=browser, stop=lambda: bool(asked), ready=ready)
+        server.explore([explored / "model", explored / "data"], browser=browser, stop=lambda: bool(asked), ready=ready)
         seen.extend(asked)
         return found
 
-    monkeypatch.setattr(exploring.sys, "platform", "linux")
+    monkeypatch.setattr(server.sys, "platform", "linux")
     monkeypatch.setenv("DISPLAY", "")
     shown(browser=True)
     assert opened == []
@@ -49,6 +49,6 @@ def test_what_cannot_be_looked_at_is_refused_by_name(explored, tmp_path, run):
     for given, words in (([], "is empty"), ([tmp_path / "none"], "nothing at"), ([tmp_path / "folder"], "is not a kerncast"),
                          ([tmp_path / "empty"], "is empty")):  # fmt: skip
         with pytest.raises((InvalidValue, NotFound), match=words):
-            exploring.explore(given, browser=False, stop=lambda: True)
+            server.explore(given, browser=False, stop=lambda: True)
     code, _, said = run("serve", "--open", tmp_path / "none", "--no-browser")
     assert (code, "Traceback" in said) == (2, False)

@@ -210,10 +210,14 @@ def test_the_policy_lets_nothing_else_in(site):
         ("explore/static/..%2froutes.py", None, 404), ("explore/static/routes.py", None, 404),
         ("explore/rank", b"[", 400), ("explore/rank", b'{"model": "model", "problem": {}, "extra": 1}', 400),
         ("explore/rank", b'{"model": "nobody", "problem": {}}', 404),
-        ("explore/rank", b'{"model": "model", "problem": {"M": 1}}', 400),
+        ("explore/rank", b'{"model": "model", "problem": {"M": 1}}', 422),
         ("explore/rank", b'{"model": "' + b"x" * 70_000 + b'"}', 413),
     ):  # fmt: skip
         with pytest.raises(HTTPError) as refused:
-            urlopen(Request(site + path, data=body))
+            urlopen(Request(site + path, data=body, headers={"content-type": "application/json"}))
         assert refused.value.code == code, (path, body)
         assert "/tmp" not in refused.value.read().decode()
+    with pytest.raises(HTTPError) as refused:  # a form of another site
+        urlopen(Request(site + "explore/rank", data=b"{}"))
+    refused.value.close()
+    assert refused.value.code == 415

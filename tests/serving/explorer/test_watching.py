@@ -16,7 +16,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.data.journal import NAME, STATE, STATE_FILE, Header, State
 from kerncast.declared.family_file import family_named
 from kerncast.serving import watched
-from kerncast.serving.explorer.watching import Seen, Watch
+from kerncast.serving.explorer.watching import VectorStatuses, Watch
 from kerncast.testing.backends import QUICK
 from kerncast.testing.models import synthetic_rows
 
@@ -86,7 +86,7 @@ def test_rate_time_left_statuses_drift_and_the_best_so_far(tmp_path):
 
 def test_a_vector_that_is_measured_again_counts_once_as_it_ended_last():
     """Within one look and from one look to the next."""
-    seen = Seen()
+    seen = VectorStatuses()
     assert seen.add([("a", "ok"), ("b", "crash"), ("a", "ok")]).tolist() == [True, True, False]
     assert seen.add([("b", "ok"), ("c", "timeout")]).tolist() == [False, True]
     assert seen.add([]).tolist() == []
@@ -111,7 +111,7 @@ def test_a_sweep_that_is_measured_is_followed_to_its_end(tmp_path):
 
 def test_the_page_of_a_sweep_is_there_as_long_as_it_is_measured(tmp_path, monkeypatch):
     """`watched` tells its address once the dataset is there; a sweep that never begins has none, and ends at once."""
-    monkeypatch.setattr("kerncast.serving.exploring.END_SECONDS", 60)  # a busy machine
+    monkeypatch.setattr("kerncast.serving.server.END_SECONDS", 60)  # a busy machine
     out, urls, found, known = tmp_path / "d", [], [], threading.Event()
 
     def ready(url):
@@ -120,7 +120,8 @@ def test_the_page_of_a_sweep_is_there_as_long_as_it_is_measured(tmp_path, monkey
 
     def look():
         if not found and out.exists() and known.wait(60):
-            asked = Request(f"{urls[0]}explore/watch", data=json.dumps({"dataset": "d"}).encode())
+            body, headers = json.dumps({"dataset": "d"}).encode(), {"content-type": "application/json"}
+            asked = Request(f"{urls[0]}explore/watch", data=body, headers=headers)
             found.append(json.load(urlopen(asked)))
         return False
 

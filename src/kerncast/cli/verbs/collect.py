@@ -76,7 +76,7 @@ def _watched(wanted: bool, out: Path, progress: Progress) -> AbstractContextMana
     """The page of the sweep, while it is measured."""
     if not wanted:
         return nullcontext()
-    from kerncast.serving.exploring import open_browser
+    from kerncast.serving.server import open_browser
 
     def ready(url: str) -> None:
         progress.say(f"watch it at {url}")

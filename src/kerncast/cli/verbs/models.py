@@ -25,7 +25,7 @@ from kerncast.models.model import Model
 from kerncast.models.trust import list_path
 from kerncast.software import FRAMEWORK, parts, short_name
 from kerncast.store.drift import Finding
-from kerncast.store.recheck import Checked
+from kerncast.store.recheck import ModelCheck
 from kerncast.store.shipped import shipped_entries
 from kerncast.store.sources import only_lookup
 from kerncast.store.store import Entry, Store
@@ -313,7 +313,7 @@ def check(
         raise SystemExit(EXIT[found.finding.verdict])
 
 
-def _show_finding(checked: Checked) -> None:
+def _show_finding(checked: ModelCheck) -> None:
     found: Finding = checked.finding
     lines = [("vectors measured again", f"{found.vectors:,} of {found.problems:,} problems, {found.failures:,} fail now")]
     if found.shift is not None and found.movement is not None:

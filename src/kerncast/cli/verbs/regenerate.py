@@ -21,9 +21,9 @@ from kerncast.cli.verb import Call, VerbGroup, group, verb
 from kerncast.cli.views.output import Json, assignments, duration, print_json, table
 from kerncast.data.importers import get_importer
 from kerncast.errors import InvalidValue
-from kerncast.regenerating import Outcome, Routine, load
+from kerncast.regenerating import FamilyOutcome, Routine, load
 from kerncast.regenerating import regenerate as run
-from kerncast.regenerating.planning import Planned
+from kerncast.regenerating.planning import FamilyPlan
 from kerncast.regenerating.quickstart import Stopped
 from kerncast.regenerating.quickstart import quickstart as begin
 from kerncast.regenerating.shipping import build_shipped, plans_named
@@ -66,7 +66,7 @@ def routine(call: Call, name: Annotated[str, Help(metavar="ROUTINE")], *, as_jso
     """Measure, train and compare again, and put the model into the store if there is none, or if --replace says so.
 
     The new model takes the place of one in the store only with --replace, and only if it is not worse; without it, both stay.
-    If it is killed, run the same command to continue with the current stage. Exit code 1 when the new model is worse, or could
+    If it is killed, run the same command to continue with the current step. Exit code 1 when the new model is worse, or could
     not be compared, 3 when the run was stopped before the end.
 
     \b
@@ -86,7 +86,7 @@ def routine(call: Call, name: Annotated[str, Help(metavar="ROUTINE")], *, as_jso
     _show(wanted, outcomes, folder, as_json)
     if not all(item.finished for item in outcomes):
         raise SystemExit(3)
-    if not all(item.replaced or item.waits for item in outcomes):
+    if "replace" in wanted.steps and not all(item.replaced or item.waits for item in outcomes):
         raise SystemExit(1)
 
 
@@ -270,7 +270,7 @@ def _counted(number: int | None) -> str:
     return "as in the files" if number is None else f"{number:,}"
 
 
-def _show_plan(planned: list[Planned], as_json: bool) -> None:
+def _show_plan(planned: list[FamilyPlan], as_json: bool) -> None:
     if as_json:
         print_json([asdict(item) for item in planned])
         return
@@ -283,7 +283,7 @@ def _show_plan(planned: list[Planned], as_json: bool) -> None:
     table(columns, lines, right=columns[1:4])
 
 
-def _show(routine: Routine, outcomes: list[Outcome], folder: Path, as_json: bool) -> None:
+def _show(routine: Routine, outcomes: list[FamilyOutcome], folder: Path, as_json: bool) -> None:
     if as_json:
         facts = {"routine": routine.name, "digest": routine.digest, "path": str(folder)}
         print_json({**facts, "families": [{**asdict(item), "finished": item.finished} for item in outcomes]})

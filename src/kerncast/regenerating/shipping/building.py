@@ -1,18 +1,21 @@
-"""Building the shipped models: import the rows of one, train on all their devices, keep what answers need."""
+"""Building the shipped models: which ones, the tables of each, training on all their devices, keeping what answers need."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from kerncast.data.dataset import Dataset
-from kerncast.errors import InvalidValue, NotFound
+from kerncast.data.importers import Options, import_files
+from kerncast.data.importers.aiconfigurator.kinds import KINDS
+from kerncast.data.importers.aiconfigurator.places import tables_at
+from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.files.atomic import replace_directory, scratch_folder, write_text
 from kerncast.models.manifest import CARD
 from kerncast.models.model import Model
@@ -20,21 +23,78 @@ from kerncast.models.roofline_misses import FILE as MISSES
 from kerncast.models.roofline_misses import learn_misses
 from kerncast.models.slim import write_slim
 from kerncast.progress import QUIET, Progress
-from kerncast.regenerating.shipping.attribution import NOTICE_FILE, Origin, notice, told
-from kerncast.regenerating.shipping.catalogue import plans_named
-from kerncast.regenerating.shipping.given import Given
-from kerncast.regenerating.shipping.golden import write_golden
-from kerncast.regenerating.shipping.plans import SMALL, Plan
+from kerncast.regenerating.shipping.attribution import NOTICE_FILE, Origin, notice, source_of, told
+from kerncast.regenerating.shipping.plans import AICONFIGURATOR, LEAST_SHARE, SMALL, Plan
+from kerncast.regenerating.shipping.wormhole import WORMHOLE, PublicTable, WormholePlan, files_at
 from kerncast.tables.table import Table, load_table
 from kerncast.training.procedure import Procedure, Spread
 from kerncast.training.train import fit_table
 
+PLANS: tuple[Plan, ...] = (*AICONFIGURATOR, *WORMHOLE)
+FORMAT = "aiconfigurator"
 # Rows of one model that say how kernels miss their rooflines: quantiles need no more.
 MISSES_ROWS = 20_000
 
 
+def plans_named(names: Sequence[str] = ()) -> list[Plan]:
+    """The plans of some models or ops, in their own order; all, if none is named."""
+    known = [plan.name for plan in PLANS]
+    for name in names:
+        if not any(name in (plan.name, plan.op) for plan in PLANS):
+            raise NotFound.named("shipped model", name, [*known, *dict.fromkeys(plan.op for plan in PLANS)])
+    return [plan for plan in PLANS if not names or plan.name in names or plan.op in names]
+
+
 @dataclass(frozen=True)
-class Built:
+class PublicTables:
+    """The tables among the paths that the caller names: AIConfigurator's, and those that are one file each."""
+
+    aiconfigurator: Path | None = None
+    kinds: frozenset[str] = frozenset()
+    """The kinds of AIConfigurator's tables that there are."""
+    files: Mapping[PublicTable, Path] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, paths: Sequence[Path]) -> PublicTables:
+        """What is at some paths: a wheel, a file, a folder of either kind of tables or of both."""
+        whole, kinds, files = None, frozenset[str](), dict[PublicTable, Path]()
+        for path in paths:
+            own = files_at(path)
+            for table, file in own.items():
+                if table in files:
+                    raise InvalidValue(f"{files[table]} and {file} are the same table: name one of them")
+            files |= own
+            if path.name in {name for table in own for name in table.files}:
+                continue
+            try:
+                with tables_at(path) as found:
+                    held = frozenset(place.kind for place in found.places)
+            except BadFile:
+                if own:
+                    continue
+                raise
+            if whole is not None:
+                raise InvalidValue(f"{whole} and {path} both hold tables of AIConfigurator: name one of them")
+            whole, kinds = path, held
+        return cls(whole, kinds, files)
+
+    def rows_of(self, plan: Plan, out: Path, progress: Progress) -> tuple[Dataset, Origin]:
+        """The rows that a plan learns from, and who published them; raises NotFound if they are not among the tables."""
+        if isinstance(plan, WormholePlan):
+            file = self.files.get(plan.table)
+            if file is None:
+                raise NotFound(f"there is no file {' or '.join(plan.table.files)}")
+            return plan.table.rows(file, out, progress), plan.table.origin
+        held = {kind.name for kind in KINDS.values() if any(rows.family_id == plan.family for rows in kind.rows)}
+        if self.aiconfigurator is None or not held & self.kinds:
+            raise NotFound(f"there is no table of {' or '.join(sorted(held))}")
+        options = Options(only=(plan.family,), keep_software=(plan.framework,), least_share=LEAST_SHARE)
+        data = import_files(FORMAT, [self.aiconfigurator], out, options, progress=progress)
+        return data, source_of(self.aiconfigurator)
+
+
+@dataclass(frozen=True)
+class BuiltModel:
     """One model that was built, or why it was not."""
 
     name: str
@@ -60,7 +120,7 @@ def build_shipped(
     threads: int = 0,
     spread: Spread | None = None,
     progress: Progress = QUIET,
-) -> list[Built]:
+) -> list[BuiltModel]:
     """Build the shipped models of public tables in a folder, each whole or not at all.
 
     `tables` are AIConfigurator's (a wheel or a folder), and the files of Wormhole cards or a folder that has them. `only` names
@@ -71,17 +131,17 @@ def build_shipped(
     if sample not in (None, SMALL):
         raise InvalidValue(f"`sample` is {SMALL}, or left out for all rows of the recipe, got '{sample}'")
     plans = [plan.smaller() if sample else plan.limited(rows) for plan in plans_named(only)]
-    given = Given.at([tables] if isinstance(tables, Path) else tables)
+    public = PublicTables.at([tables] if isinstance(tables, Path) else tables)
     out.mkdir(parents=True, exist_ok=True)
-    built, misses, origins = list[Built](), list[pl.DataFrame](), set[Origin]()
+    built, misses, origins = list[BuiltModel](), list[pl.DataFrame](), set[Origin]()
     for number, plan in enumerate(plans, 1):
         progress.stage(f"{plan.name} ({number} of {len(plans)})", number, len(plans))
         start = time.monotonic()
         with scratch_folder(out) as folder:
             try:
-                data, origin = given.rows_of(plan, folder / "data", progress)
+                data, origin = public.rows_of(plan, folder / "data", progress)
             except NotFound as error:
-                built.append(Built(plan.name, "", left_out=str(error)))
+                built.append(BuiltModel(plan.name, "", left_out=str(error)))
                 continue
             item, missed = _build(plan, data, origin, out, folder, seed, threads, spread, progress)
         built.append(replace(item, seconds=time.monotonic() - start))
@@ -106,13 +166,13 @@ def _build(
     threads: int,
     spread: Spread | None,
     progress: Progress,
-) -> tuple[Built, list[pl.DataFrame]]:
+) -> tuple[BuiltModel, list[pl.DataFrame]]:
     try:
         whole = load_table([data], plan.family, plan.where, pool=True)
     except InvalidValue:
         if not plan.where:
             raise
-        return Built(plan.name, "", left_out=f"no row of its table has {' and '.join(plan.where)}"), []
+        return BuiltModel(plan.name, "", left_out=f"no row of its table has {' and '.join(plan.where)}"), []
     recipe = plan.recipe(seed, threads)
     table = recipe.sampled(whole)
     folds = min(recipe.folds, len(np.unique(table.group)))
@@ -122,12 +182,11 @@ def _build(
     _tell(model, plan, origin, data, len(whole.time_ns), more)
     slim = folder / plan.name
     write_slim(model, slim)
-    write_golden(Model.load(slim), slim)
     _put(slim, out / plan.name, folder)
     place = out / plan.name
     size = sum(file.stat().st_size for file in place.iterdir())
     figures = model.figures
-    built = Built(
+    built = BuiltModel(
         plan.name, str(place), tuple(record.name for record in model.manifest.devices), len(table.time_ns),
         None if figures is None or figures.runtime is None else figures.runtime.mape.value, size,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from kerncast.models.model import Model
 from kerncast.parameters import Bool, Categorical, Parameter
 from kerncast.parsing import decode_json
 from kerncast.selecting.contributing import drawn_problems
+from kerncast.serving.sources import check_device
 from kerncast.software import FRAMEWORK, VERSION, short_name
 
 Json = dict[str, Any]
@@ -135,6 +136,5 @@ def device_of(model: Model, name: str | None) -> Device | str | None:
     """The device that is meant: by name, never by a file; a model of several is asked about its first unless one is named."""
     if name is None:
         return model.device.name if len(model.manifest.devices) > 1 else None
-    if "/" in name or "\\" in name or name.endswith(".toml"):
-        raise InvalidValue("a device is named (`b200`), not read from a file: see `kerncast list device` for the names")
+    check_device(name)
     return name

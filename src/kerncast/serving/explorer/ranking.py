@@ -1,19 +1,25 @@
-"""One problem: the ranked configs, where they are below the roofline, and what other devices take."""
+"""One problem: the ranked configs and the roofline, why the best takes so long, what was measured near here, other devices."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kerncast.errors import InvalidValue, KerncastError, NotFound
+from kerncast.errors import InvalidValue, NotFound
 from kerncast.limits import limit_program
 from kerncast.models.answer import Answer
 from kerncast.models.model import Model
 from kerncast.models.predicting import Predictor
 from kerncast.op import Problem
+from kerncast.selecting.contributing import NotExplained, reasons
+from kerncast.selecting.explain import neighbours
 from kerncast.serving.explorer.describing import Json, device_of
 
 MOST_RANKED = 100
+# Features that are listed; the others are given as one factor.
+LISTED = 10
+NEAR = 6
 
 
 def answer_facts(answer: Answer) -> Json:
@@ -58,6 +64,43 @@ def roofline(asked: Predictor, problem: Problem) -> Json | None:
     }  # fmt: skip
 
 
+def why(model: Model, problem: Mapping[str, Any], config: Mapping[str, Any] | None = None, device: str | None = None) -> Json:
+    """The predicted time as a product: the work's own time, the mean miss, a factor for each feature."""
+    asked = model.predictor(device_of(model, device))
+    whole, chosen = asked.problem(problem), asked.config(config or {})
+    try:
+        found = reasons(asked.model, asked.vectors([whole], [chosen]), asked.device)
+    except NotExplained as error:
+        return {"available": False, "reason": str(error)}
+    # A label is a number to the model, and says nothing to a reader.
+    labels = {name: value for name, value in {**whole.as_dict(), **chosen.as_dict()}.items() if isinstance(value, str)}
+    listed, others = found.contributions[:LISTED], found.contributions[LISTED:]
+    return {
+        "available": True,
+        "time_ns": found.time_ns,
+        "expected_ns": found.expected_ns,
+        "mean": found.mean,
+        "contributions": [{**vars(item), "label": labels.get(item.feature)} for item in listed],
+        "others": {"features": len(others), "factor": math.exp(sum(math.log(item.factor) for item in others))},
+    }
+
+
+def near(model: Model, problem: Mapping[str, Any], config: Mapping[str, Any] | None = None, device: str | None = None) -> Json:
+    """The measured problems that are most like this one, each with its fastest config and what this config took there."""
+    asked = model.predictor(device_of(model, device))
+    if asked.model.out_of_fold is None:
+        kept = "a slim model keeps none" if model.slim else "it records none"
+        return {"available": False, "reason": f"the model's directory has no measurements ({kept}): open the dataset instead"}
+    whole, chosen = asked.problem(problem), asked.config(config or {})
+    found = [vars(item) for item in neighbours(asked.model, whole, chosen, NEAR)]
+    exact = next((item for item in found if _same(item["problem"], whole)), None)
+    return {"available": True, "problems": found, "measured_here": exact is not None}
+
+
+def _same(values: Mapping[str, Any], problem: Mapping[str, Any]) -> bool:
+    return dict(values) == {name: value for name, value in problem.items() if value is not None}
+
+
 def compared_devices(models: Iterable[tuple[str, Model]], problem: Mapping[str, Any]) -> Json:
     """The best config and its time on every device of some models of one family."""
     asked = [
@@ -75,10 +118,5 @@ def compared_devices(models: Iterable[tuple[str, Model]], problem: Mapping[str, 
             facts = {"device": shown, "title": predictor.device.title, "model": name, **answer_facts(answer)}
             found.append(facts | {"floor_ns": None if limit is None else limit["floor_ns"]})
         except (InvalidValue, NotFound) as error:
-            found.append({"device": shown, "title": shown, "model": name, "status": "bad_input", "reason": said(error, model)})
+            found.append({"device": shown, "title": shown, "model": name, "status": "bad_input", "reason": str(error)})
     return {"devices": found}
-
-
-def said(error: KerncastError, model: Model) -> str:
-    """The sentence of an error without the path of the model, which is nobody's business who asks over HTTP."""
-    return str(error).replace(str(model.path), "the model")

@@ -5,36 +5,34 @@ Questions are answered in threads, a few at a time, so that a map of winners doe
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import anyio
 import msgspec
-from anyio import to_thread
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from kerncast.data.dataset import Dataset
 from kerncast.data.journal import LOCK
-from kerncast.errors import InvalidValue, KerncastError, NotFound
+from kerncast.errors import InvalidValue
 from kerncast.files.lock import is_held
 from kerncast.models.model import Model
-from kerncast.serving.bodies import read_body
-from kerncast.serving.explorer import axes, datasets, ranking, reasons
+from kerncast.serving.access import read_body
+from kerncast.serving.background import Jobs
+from kerncast.serving.explorer import axes, datasets, ranking
 from kerncast.serving.explorer.describing import Json, model_facts
 from kerncast.serving.explorer.watching import Watch
-from kerncast.serving.names import Names
-from kerncast.serving.replying import Refused, refused_by
+from kerncast.serving.replies import Names, json_response
+from kerncast.serving.schema import BadRequest
 from kerncast.serving.sources import Sources
 from kerncast.version import __version__
 from kerncast.writing.keys import key_rule
 
-LOG = logging.getLogger("kerncast.serving")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
@@ -47,8 +45,6 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-# Questions that are worked on at the same time; each takes a core.
-TOGETHER = 2
 LONGEST_QUESTION = 1 << 16
 
 Values = dict[str, int | bool | str | None]
@@ -62,26 +58,26 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str | None = None
 
 
-class Rank(Question, frozen=True, forbid_unknown_fields=True):
+class RankQuestion(Question, frozen=True, forbid_unknown_fields=True):
     """Which configs are best."""
 
     k: int = 10
 
 
-class OfConfig(Question, frozen=True, forbid_unknown_fields=True):
+class ConfigQuestion(Question, frozen=True, forbid_unknown_fields=True):
     """About one config of it."""
 
     config: Values | None = None
 
 
-class Along(Question, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AxisQuestion(Question, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the choice changes along one axis."""
 
     axis: str
     count: int = 25
 
 
-class Map(Question, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class MapQuestion(Question, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How it changes over two."""
 
     x: str
@@ -89,7 +85,7 @@ class Map(Question, frozen=True, forbid_unknown_fields=True, kw_only=True):
     count: int = 16
 
 
-class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RowsQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rows of one problem of a dataset."""
 
     dataset: str
@@ -98,7 +94,7 @@ class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     family: str | None = None
 
 
-class Problems(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProblemsQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A page of the problems of a dataset."""
 
     dataset: str
@@ -108,7 +104,7 @@ class Problems(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str = ""
 
 
-class OfDataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DatasetQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A dataset, and what to look at in it."""
 
     dataset: str
@@ -145,23 +141,23 @@ class Explorer:
             "problems": len(self.sources.problems),
         }  # fmt: skip
 
-    def rank(self, asked: Rank) -> Json:
+    def rank(self, asked: RankQuestion) -> Json:
         """The ranked configs, with the roofline."""
         return ranking.ranked(self.model(asked.model), asked.problem, asked.device, asked.k)
 
-    def why(self, asked: OfConfig) -> Json:
+    def why(self, asked: ConfigQuestion) -> Json:
         """What the features contribute."""
-        return reasons.why(self.model(asked.model), asked.problem, asked.config, asked.device)
+        return ranking.why(self.model(asked.model), asked.problem, asked.config, asked.device)
 
-    def near(self, asked: OfConfig) -> Json:
+    def near(self, asked: ConfigQuestion) -> Json:
         """What was measured near here."""
-        return reasons.near(self.model(asked.model), asked.problem, asked.config, asked.device)
+        return ranking.near(self.model(asked.model), asked.problem, asked.config, asked.device)
 
-    def along(self, asked: Along) -> Json:
+    def along(self, asked: AxisQuestion) -> Json:
         """The choice along one axis."""
         return axes.along(self.model(asked.model), asked.problem, asked.axis, asked.device, asked.count)
 
-    def map(self, asked: Map) -> Json:
+    def map(self, asked: MapQuestion) -> Json:
         """The map of winners."""
         return axes.winners_map(self.model(asked.model), asked.problem, asked.x, asked.y, asked.device, asked.count)
 
@@ -172,25 +168,25 @@ class Explorer:
         listed = [(own.id, self.model(own.id)), *((item.id, self.model(item.id)) for item in same)]
         return ranking.compared_devices(listed, asked.problem)
 
-    def dataset(self, asked: OfDataset) -> Json:
+    def dataset(self, asked: DatasetQuestion) -> Json:
         """What a dataset holds."""
         return datasets.overview(self.sources.dataset(asked.dataset), asked.family)
 
-    def problems(self, asked: Problems) -> Json:
+    def problems(self, asked: ProblemsQuestion) -> Json:
         """A page of its problems."""
         return datasets.problems(self.sources.dataset(asked.dataset), asked.family, asked.sort, asked.page, asked.text)
 
-    def rows(self, asked: Rows) -> Json:
+    def rows(self, asked: RowsQuestion) -> Json:
         """The rows of one of them."""
         return datasets.measured_rows(self.sources.dataset(asked.dataset), asked.problem, asked.device, asked.family)
 
-    def worst(self, asked: OfDataset) -> Json:
+    def worst(self, asked: DatasetQuestion) -> Json:
         """Where a model does worst on it."""
         if asked.model is None:
             raise InvalidValue("`model` is missing: name the model to judge")
         return datasets.worst_of(self.model(asked.model), self.sources.dataset(asked.dataset))
 
-    def watch(self, asked: OfDataset) -> Json:
+    def watch(self, asked: DatasetQuestion) -> Json:
         """The sweep that is being measured into a dataset."""
         path = self.sources.dataset(asked.dataset).path
         with self._starting:
@@ -198,76 +194,61 @@ class Explorer:
         return watch.look()
 
 
-class Desk:
-    """Takes questions, has them answered in threads, and says what is wrong with them."""
+def explorer_routes(sources: Sources, jobs: Jobs, names: Names) -> list[BaseRoute]:
+    """The page at `/`, its files under `/explore/static/`, and the questions it asks under `/explore/`."""
+    explorer = Explorer(sources)
+    folder = resources.files(__package__).joinpath("static")
+    files = {item.name: item.read_bytes() for item in folder.iterdir() if Path(item.name).suffix in KINDS}
 
-    def __init__(self, sources: Sources) -> None:
-        self._names = Names(sources)
-        self._turns = anyio.CapacityLimiter(TOGETHER)
+    async def answered(request: Request, work: Callable[[], Json]) -> Response:
+        return json_response(await jobs.run(lambda: names.encoded(work()), request.is_disconnected))
 
-    async def answered(self, request: Request, work: Callable[[], Json]) -> Response:
-        """What some work finds, or why it does not."""
-        try:
-            async with self._turns:
-                if await request.is_disconnected():  # a page takes questions back while someone drags a size
-                    return _json({"error": "the question was taken back"}, 400)
-                return _json(await to_thread.run_sync(work))
-        except NotFound as error:
-            return _json({"error": self._names.in_text(str(error))}, 404)
-        except KerncastError as error:
-            return _json({"error": self._names.in_text(str(error))}, 400)
-        except Exception as error:
-            LOG.error("%s failed", request.url.path, exc_info=error)
-            return _json({"error": refused_by(error).error}, 500)
-
-    def asking(self, kind: type[msgspec.Struct], work: Callable[[Any], Json]) -> Callable[[Request], Any]:
+    def asking(kind: type[msgspec.Struct], work: Callable[[Any], Json]) -> Callable[[Request], Any]:
         """An endpoint for questions of one kind."""
         decoder = msgspec.json.Decoder(kind)
 
         async def ask(request: Request) -> Response:
+            body = await read_body(request, LONGEST_QUESTION)
             try:
-                asked = decoder.decode(await read_body(request.scope, request.receive, LONGEST_QUESTION))
-            except Refused as refused:
-                return _json({"error": refused.error}, refused.status)
+                asked = decoder.decode(body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                return _json({"error": f"the question is not as it should be: {key_rule(error)}"}, 400)
-            return await self.answered(request, lambda: work(asked))
+                raise BadRequest(f"the question is not as it should be: {key_rule(error)}") from error
+            return await answered(request, lambda: work(asked))
 
         return ask
-
-
-def explorer_routes(sources: Sources) -> list[BaseRoute]:
-    """The page at `/`, its files under `/explore/static/`, and the questions it asks under `/explore/`."""
-    explorer, desk = Explorer(sources), Desk(sources)
-    folder = resources.files(__package__).joinpath("static")
-    files = {item.name: item.read_bytes() for item in folder.iterdir() if Path(item.name).suffix in KINDS}
 
     async def page(request: Request) -> Response:
         return _file("index.html", files)
 
     async def static(request: Request) -> Response:
-        name = request.path_params["name"]
-        return _file(name, files) if name in files else _json({"error": "there is no such file"}, 404)
+        return _file(request.path_params["name"], files)
 
     async def listing(request: Request) -> Response:
-        return await desk.answered(request, explorer.listing)
+        return await answered(request, explorer.listing)
 
     async def model(request: Request) -> Response:
         name = request.query_params.get("id", "")
-        return await desk.answered(request, lambda: {"id": name, **model_facts(explorer.model(name))})
+        return await answered(request, lambda: {"id": name, **model_facts(explorer.model(name))})
 
     questions: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Json]]] = {
-        "rank": (Rank, explorer.rank), "why": (OfConfig, explorer.why), "near": (OfConfig, explorer.near),
-        "along": (Along, explorer.along), "map": (Map, explorer.map), "devices": (Question, explorer.devices),
-        "dataset": (OfDataset, explorer.dataset), "problems": (Problems, explorer.problems), "rows": (Rows, explorer.rows),
-        "worst": (OfDataset, explorer.worst), "watch": (OfDataset, explorer.watch),
-    }  # fmt: skip
+        "rank": (RankQuestion, explorer.rank),
+        "why": (ConfigQuestion, explorer.why),
+        "near": (ConfigQuestion, explorer.near),
+        "along": (AxisQuestion, explorer.along),
+        "map": (MapQuestion, explorer.map),
+        "devices": (Question, explorer.devices),
+        "dataset": (DatasetQuestion, explorer.dataset),
+        "problems": (ProblemsQuestion, explorer.problems),
+        "rows": (RowsQuestion, explorer.rows),
+        "worst": (DatasetQuestion, explorer.worst),
+        "watch": (DatasetQuestion, explorer.watch),
+    }
     return [
         Route("/", page),
         Route("/explore/static/{name}", static),
         Route("/explore/sources", listing),
         Route("/explore/model", model),
-        *(Route(f"/explore/{name}", desk.asking(kind, work), methods=["POST"]) for name, (kind, work) in questions.items()),
+        *(Route(f"/explore/{name}", asking(kind, work), methods=["POST"]) for name, (kind, work) in questions.items()),
     ]
 
 
@@ -277,8 +258,6 @@ def _is_measured(dataset: Dataset) -> bool:
 
 
 def _file(name: str, files: dict[str, bytes]) -> Response:
+    if name not in files:
+        raise HTTPException(404)
     return Response(files[name], media_type=KINDS[Path(name).suffix], headers=HEADERS)
-
-
-def _json(value: Json, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json", headers=HEADERS)

@@ -40,7 +40,7 @@ MOST_BYTES = 64 << 20
 
 
 @dataclass
-class _Best:
+class _BestConfig:
     """The fastest config of one problem so far."""
 
     problem: Mapping[str, Any]
@@ -50,7 +50,7 @@ class _Best:
     failed: int = 0
 
 
-class Seen:
+class VectorStatuses:
     """How each vector ended, in nine bytes a vector: a sweep may have millions."""
 
     def __init__(self) -> None:
@@ -95,13 +95,13 @@ class Watch:
         self._file: tuple[int, int] | None = None
         self._at = 0
         self._header: journals.Header | None = None
-        self._seen = Seen()
+        self._seen = VectorStatuses()
         self._errors: Counter[tuple[str, str]] = Counter()
         self._looks: deque[tuple[float, int]] = deque()
         """When it was looked at, and how many vectors were done then."""
         self._first: float | None = None
         self._last: float | None = None
-        self._bests: dict[tuple[Any, ...], _Best] = {}
+        self._bests: dict[tuple[Any, ...], _BestConfig] = {}
         self._sentinels: list[tuple[float, bool, float]] = []
         """Medians of a few sentinels that follow each other: seconds, whether it is the one of memory-bound vectors, time."""
         self._latest: dict[bool, list[float]] = {False: [], True: []}
@@ -166,7 +166,7 @@ class Watch:
             self._first = seconds if self._first is None else min(self._first, seconds)
             self._last = seconds if self._last is None else max(self._last, seconds)
         place = tuple(problem.values())
-        best = self._bests.pop(place, None) or _Best(problem)
+        best = self._bests.pop(place, None) or _BestConfig(problem)
         self._bests[place] = best  # the last ones are those that are being measured
         best.vectors += first
         if status != "ok":
@@ -265,7 +265,7 @@ class Watch:
         return {"points": points, "now": points[-1]["ratio"], "worst": max(point["ratio"] for point in points)}
 
 
-def _told(best: _Best) -> Json:
+def _told(best: _BestConfig) -> Json:
     problem, config = (None if part is None else {name: value for name, value in part.items() if value is not None}
                        for part in (best.problem, best.config))  # fmt: skip
     return {"problem": problem, "config": config, "time_ns": best.time_ns, "vectors": best.vectors, "failed": best.failed}

@@ -1,4 +1,7 @@
-"""Golden predictions of a shipped model: what it said on the machine that built it, for problems made by a rule.
+"""Golden predictions of the shipped models: what each said on the machine that built it, for problems made by a rule.
+
+    kerncast regenerate shipped --tables … --out src/kerncast/shipped
+    python releasing/golden.py src/kerncast/shipped      # writes them beside each model
 
 The problems are not rows of the tables. Sizes lie between the smallest and the largest that the model has seen, evenly in their
 logarithms; a test asks the model again, so that no change of features, trees or arithmetic passes unseen.
@@ -6,6 +9,7 @@ logarithms; a test asks the model again, so that no change of features, trees or
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ import numpy as np
 from kerncast.budgets import JSON_BYTES
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.files.versioned import json_text
-from kerncast.models.manifest import Range
+from kerncast.models.manifest import MANIFEST, Range
 from kerncast.models.model import Model
 from kerncast.parsing import decode_json
 
@@ -91,3 +95,8 @@ def check_golden(folder: Path) -> list[str]:
                 told = f"{answer.time_ns} ns instead of {golden.time_ns} ns"
                 wrong.append(f"{folder.name} on {device}, {golden.problem}: {told}")
     return wrong
+
+
+if __name__ == "__main__":
+    for manifest in sorted(Path(sys.argv[1]).glob(f"*/{MANIFEST}")):
+        print(manifest.parent.name, write_golden(Model.load(manifest.parent), manifest.parent))
