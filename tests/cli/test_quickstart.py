@@ -26,7 +26,7 @@ def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_pat
     small = ("sweep.max_problems=8", "sweep.max_bytes=2e5", "sweep.configs=promising:6", "collect.repeat=5",
              "train.knobs={trees = 10}", "train.folds=2")  # fmt: skip
     monkeypatch.setattr(quickstart, "QUICK", small)
-    code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
+    code, shown = run(capsys, "regenerate", "quickstart", "--out", tmp_path / "q")
     assert code == 0
     for step in ("collect", "repeat", "train", "report", "export", "race"):
         assert f"gemm/cpu: {step}" in shown.err
@@ -47,7 +47,7 @@ def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_pat
     assert not (tmp_path / "q" / "store").exists()
     # Other measurements need another folder: those of this one are neither mixed with them nor removed.
     monkeypatch.setattr(quickstart, "QUICK", (*small, "sweep.max_problems=12"))
-    code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
+    code, shown = run(capsys, "regenerate", "quickstart", "--out", tmp_path / "q")
     assert code == 2
     assert "was begun with another routine (quickstart, " in shown.err
     assert "choose another --out" in shown.err

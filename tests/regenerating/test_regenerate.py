@@ -269,7 +269,7 @@ def test_an_old_model_that_cannot_be_read_is_replaced(routine, reference, rewoun
 def test_a_run_that_was_killed_before_its_first_state_can_begin(routine, tmp_path):
     """A lock and a draft of the state are all that it leaves."""
     (tmp_path / "work").mkdir()
-    for name in ("regenerate.lock", ".state.json.4711"):
+    for name in ("regenerate.lock", ".state.json.4711.1.kerncast"):
         (tmp_path / "work" / name).touch()
     with pytest.raises(KeyboardInterrupt):
         regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched("sweep"))
@@ -325,7 +325,7 @@ def test_predictions_are_out_of_fold_where_the_problem_was_seen(tmp_path):
         (("folds = 2", 'target = "zz"'), BadFile, "train.target is one of relative, latency, tflops, bandwidth, got 'zz'"),
         (("folds = 2", "seed = 9_999_999_999"), BadFile, "'train.seed' must be"),
         (("threads = 1", "threads = 1_000_000"), BadFile, "'train.threads' must be"),
-        (("folds = 2", "folds = 25"), InvalidValue, r"make 24 groups \(M, N, K, batch\).*`set` train.folds=24"),
+        (("folds = 2", "folds = 25"), InvalidValue, r"make 24 groups \(M, N, K, batch\).*`changes` train.folds=24"),
         (
             ("[sweep]", 'steps = ["train", "collect"]\n[sweep]'),
             BadFile,
