@@ -42,7 +42,7 @@ WITHIN_A_ROW = {("data", "library"), ("answering", "native"), ("regenerating", "
 ROOMS = {
     room: names.split()
     for room, names in {
-        "core": "core arrays budgets device dtypes enumeration expr files libm limits op parameters parsing progress rates"
+        "core": "core arrays device dtypes enumeration expr files libm op parameters progress rates"
         " software space work writing",
         "library": "library declared devices families ops problems registry shipped",
         "data": "data evaluating.solutions exporting.tt_sweep",
@@ -50,14 +50,13 @@ ROOMS = {
         "learning": "learning learners scoring tables",
         "models": "models compiling.interpreter selecting.tiers store",
         "training": "training",
-        "answering": "answering compiling.json_request compiling.json_text compiling.plain_request compiling.request querying"
-        " selecting",
+        "answering": "answering compiling.json_text compiling.request querying selecting",
         "native": "native compiling exporting",
         "regenerating": "regenerating",
         "evaluating": "evaluating",
         "estimating": "estimating",
         "torch": "torch inductor",
-        "app": "app api cli serving verifying",
+        "app": "app api cli serving",
         "testing": "testing",
     }.items()
 }

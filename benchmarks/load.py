@@ -33,7 +33,7 @@ from kerncast.data import Dataset, schema
 from kerncast.data.journal import NAME
 from kerncast.data.manifest import Part
 from kerncast.declared.family_file import family_named
-from kerncast.files.atomic import file_checksum
+from kerncast.files.checksums import file_checksum
 from kerncast.progress import Progress
 
 BENCHMARK = Benchmark(__file__, "Reliability", "Load: long sweeps, large journals, large datasets")

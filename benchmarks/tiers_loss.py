@@ -29,9 +29,9 @@ from reporting import Benchmark, Interval, Row, Target, finish, format_figure, s
 from kerncast.compiling.tiers import COMPARING, COMPARING_FIRST
 from kerncast.data import schema
 from kerncast.learners.contract import Learner
-from kerncast.models.coverage import hull
+from kerncast.models.limits.configs import Reach, problem_numbers
+from kerncast.models.limits.record import hull
 from kerncast.models.measured import Measured, measured_in_table
-from kerncast.models.reach import Tried
 from kerncast.scoring.splits import folds_by_group
 from kerncast.selecting.tiers.build import samples_for
 from kerncast.selecting.tiers.distill import Distilled, Ground, best_compared, distill_from, evaluate
@@ -128,7 +128,7 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     drawn = draw_problems(family, measured.problems, ground.hull, samples, np.random.default_rng(0))
     asked = pl.concat([measured.problems, drawn.select(measured.problems.columns)])
     # As in a selector: only configs that were tried on similar problems, unless there are none.
-    tried = Tried.of(measured, portfolio).holds(asked)
+    tried = Reach.of(measured, portfolio).holds(problem_numbers(measured.family, asked))
     scores = np.where(tried | ~tried.any(axis=1, keepdims=True), scorer(asked), np.inf)
     small = compact_forest(scorer.features, scorer.names, scorer.configs, asked, scores)
     assert small is not None
@@ -145,7 +145,7 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     model_choice = shares[rows, np.where(np.isnan(shares), np.inf, exact).argmin(axis=1)]
     quick = forest_scores([small], scorer.features, scorer.configs)(unseen.problems, np.isfinite(exact))[0]
     second = shares[rows, np.where(np.isnan(shares), np.inf, quick).argmin(axis=1)]
-    may = np.isfinite(exact) & Tried.of(measured, portfolio).holds(unseen.problems)
+    may = np.isfinite(exact) & Reach.of(measured, portfolio).holds(problem_numbers(measured.family, unseen.problems))
     chosen = _decide(distilled, unseen.problems, may, compare(unseen.problems, may))
     got = shares[rows, np.maximum(chosen, 0)]
     untried = (chosen >= 0) & np.isnan(got)

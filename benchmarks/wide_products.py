@@ -18,7 +18,7 @@ from choosing import data_file
 from h100_gemm import WHEEL
 from reporting import Benchmark, finish, ratio_rows, script_parser
 
-from kerncast.querying.parts import SHALLOWEST, SIDES, Side
+from kerncast.store.parts import SHALLOWEST, SIDES, DividedSize
 
 SOURCE = "NVIDIA's AIConfigurator, PyPI aiconfigurator-core 0.12.0, systems/data, gemm and moe"
 BENCHMARK = Benchmark(__file__, "Predicting times, on public data", "Large problems in parts", SOURCE, "Apache-2.0")
@@ -27,7 +27,7 @@ COLUMNS = {"N": "n", "M": "m", "tokens": "num_tokens"}
 MEASURED = ("latency", "power")
 
 
-def ratios(wheel: zipfile.ZipFile, op: str, side: Side) -> tuple[set[str], np.ndarray]:
+def ratios(wheel: zipfile.ZipFile, op: str, side: DividedSize) -> tuple[set[str], np.ndarray]:
     """The GPUs, and the time of each whole over that of its two halves."""
     gpus, found, column = set(), [], COLUMNS[side.name]
     for member in wheel.namelist():

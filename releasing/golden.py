@@ -16,12 +16,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.errors import BadFile, InvalidValue, KerncastError
+from kerncast.files.foreign import read_json
 from kerncast.files.versioned import json_text
 from kerncast.models.manifest import MANIFEST, Range
 from kerncast.models.model import Model
-from kerncast.parsing import decode_json
 
 GOLDEN = "golden.json"
 PER_DEVICE = 6
@@ -84,7 +83,7 @@ def check_golden(folder: Path) -> list[str]:
     """What a model in a folder now says differently from its golden predictions; empty if nothing."""
     file = folder / GOLDEN
     try:
-        stored = msgspec.convert(decode_json(JSON_BYTES.read(file)), list[Golden])
+        stored = msgspec.convert(read_json(file), list[Golden])
     except (OSError, msgspec.DecodeError) as error:
         raise BadFile(f"{file} is damaged ({error}): build the model again") from error
     model, wrong = Model.load(folder), []

@@ -4,11 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kerncast import devices, limits
 from kerncast.data import quality, schema
 from kerncast.declared.family_file import family_named
 from kerncast.device import Device
 from kerncast.evaluating.report.roofline import roofline_chart
+from kerncast.op import limits
 from kerncast.tables.table import build_table
 
 CPU = Device(

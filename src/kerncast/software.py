@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from kerncast.errors import NotFound, quoted
-from kerncast.parsing import decode_json
+from kerncast.files.foreign import decode_json
 
 FRAMEWORK, VERSION = "framework", "version"
 # How a framework is written here, with the other ways in which people write it.

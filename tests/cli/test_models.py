@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from kerncast import cli
-from kerncast.files.atomic import file_checksum
+from kerncast.files.checksums import file_checksum
 from kerncast.models.manifest import PREDICTIONS, read_manifest, write_manifest
 
 ANALYTIC = "kerncast.testing.backends:Analytic"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kerncast.testing.models import synthetic_dataset
 from kerncast.training.train import Recipe, train
-from kerncast.writing.layout import HANG, Column, lay_out
+from kerncast.writing.terminal import HANG, Column, lay_out
 
 WIDTH = 80
 PROBLEM = ("M=512", "N=512", "K=512", "dtype=fp16", "layout=rcr")

@@ -14,7 +14,7 @@ def text_of(entry):
     return entry["text"] if "text" in entry else "".join(part * times for part, times in entry["parts"])
 
 
-# Texts that the reader in Python answers too, byte for byte (tests/querying).
+# Texts that the reader in Python answers too, alike (tests/querying).
 NOT_JSON = {entry["name"]: (text_of(entry), entry["position"], entry["message"]) for entry in CORPUS["not_json"]}
 M_RULE = "M must be a whole number from 1 to 9223372036854775807"
 REFUSED = {

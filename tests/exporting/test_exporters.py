@@ -11,6 +11,7 @@ import pytest
 from kerncast.compiling.binding import Binding
 from kerncast.compiling.blob.binding import BlobBinding, compiled_runtime
 from kerncast.compiling.blob.sections import blob
+from kerncast.compiling.encoding import encode
 from kerncast.compiling.header import schema_number
 from kerncast.compiling.lower import lower
 from kerncast.data import schema
@@ -136,4 +137,7 @@ def test_an_op_with_nothing_to_choose_is_exported_for_its_times(kind, tmp_path):
     assert selector.predict(shape).time_ns == pytest.approx(selector.select(shape, "full").time_ns)
     loaded = BlobBinding(compiled_runtime(), blob(artefact, golden_vectors(artefact)), "the model")
     assert loaded.self_test() > 0
-    assert loaded.select(selector._encode(selector.problem(shape)), "full").time_ns == selector.select(shape, "full").time_ns
+    assert (
+        loaded.select(encode(selector.model.family.problem, selector.problem(shape)), "full").time_ns
+        == selector.select(shape, "full").time_ns
+    )

@@ -66,7 +66,7 @@ def test_no_leaf_lists_a_config_that_fails_on_a_problem_of_the_leaf(model):
     tiers = tiers_of(model, replace(OPTIONS, alone=True))
     selector = Selector(model, tiers="tree", options=OPTIONS, compile=False)
     ground, tree = Ground.of(model), tiers.tree
-    interpreter, rows = selector._python.interpreter, np.array(tiers.portfolio)
+    interpreter, rows = selector._python.candidates, np.array(tiers.portfolio)
 
     def score(problems):
         return interpreter.scores_of_many(problems, rows)[0]

@@ -13,9 +13,9 @@ from tests.support.artefacts import reseal
 from kerncast.data import Dataset
 from kerncast.errors import BadFile
 from kerncast.files import checksums
+from kerncast.files.foreign import decode_json, decode_toml, load_json
 from kerncast.files.versioned import seal_of
 from kerncast.models import Model
-from kerncast.parsing import decode_json, decode_toml, load_json
 
 ELSEWHERE = Path(__file__).parents[1] / "fixtures" / "made_elsewhere"
 
@@ -30,8 +30,8 @@ def folder(tmp_path):
 def test_a_part_is_verified_when_its_rows_are_read_and_again_only_after_a_change(folder, monkeypatch):
     """A flipped bit is refused by every reader, not only by inspect and merge; an unchanged file is hashed once."""
     hashed = []
-    own = checksums.file_checksum
-    monkeypatch.setattr(checksums, "file_checksum", lambda path: hashed.append(path) or own(path))
+    own = checksums._hashed
+    monkeypatch.setattr(checksums, "_hashed", lambda path: hashed.append(path) or own(path))
     assert Dataset.open(folder).read().height == 120
     assert Dataset.open(folder).read().height == 120
     (part,) = {*hashed}
@@ -91,12 +91,3 @@ def test_no_document_is_a_traceback(text):
     assert not isinstance(refused.value, RecursionError)
     with pytest.raises(tomllib.TOMLDecodeError):
         decode_toml(b"a = " + text)
-
-
-def test_a_limit_is_raised_by_its_variable(monkeypatch):
-    """What is larger than the limit is refused with the variable that raises it."""
-    monkeypatch.setenv("KERNCAST_MAX_JSON_BYTES", "10")
-    with pytest.raises(BadFile, match=r"11 bytes, and at most 10 are read: .* set KERNCAST_MAX_JSON_BYTES"):
-        decode_json(b"[1,2,3,4,5]")
-    monkeypatch.setenv("KERNCAST_MAX_JSON_BYTES", "11")
-    assert decode_json(b"[1,2,3,4,5]") == [1, 2, 3, 4, 5]

@@ -12,9 +12,9 @@ from tests.support.artefacts import reseal
 from kerncast.errors import BadFile, CannotWrite, InvalidValue
 from kerncast.files import atomic
 from kerncast.files.atomic import build_directory, drafted, is_draft, refuse_unwritable, replace_file, write_text
+from kerncast.files.foreign import decode_toml
 from kerncast.files.lock import in_turn
 from kerncast.files.versioned import Versioned
-from kerncast.parsing import decode_toml
 
 
 class Contents(msgspec.Struct, forbid_unknown_fields=True):

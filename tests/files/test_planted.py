@@ -7,8 +7,8 @@ import pytest
 import kerncast
 from kerncast.errors import BadFile
 from kerncast.files.atomic import remove_directory
-from kerncast.files.cache import open_above
 from kerncast.files.lock import in_turn, is_held, one_writer
+from kerncast.files.places import open_above
 from kerncast.files.versioned import Versioned
 
 

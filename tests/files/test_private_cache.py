@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from kerncast.errors import CannotWrite
-from kerncast.files.cache import private_cache
+from kerncast.files.places import private_cache
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from kerncast.files.lock import claimed
 from kerncast.inductor import observe, observed_rows, observing
 from kerncast.inductor.observed_log import FOLDER, Log
 from kerncast.inductor.observed_rows import CACHED, Gathered, gather
-from kerncast.verifying.verify import verify
 
 pytestmark = pytest.mark.needs("torch")
 ROOT = Path(kc.__file__).parents[1]
@@ -62,7 +61,8 @@ def run(program, *arguments, **variables):
 
 def whole(path):
     """Whether verify finds neither a fault nor a file that it does not know."""
-    (checked,), others = verify(path)
+    verified = kc.inspect(path, verify=True, progress=False)
+    (checked,), others = verified.artefacts, verified.unknown
     return (checked.faults, checked.notes, others) == ((), (), ())
 
 

@@ -1,6 +1,7 @@
 """LightGBM's texts are checked before LightGBM or C reads them: what is not a forest is refused with what is wrong."""
 
 import gzip
+import os
 import re
 import shutil
 import subprocess
@@ -11,8 +12,8 @@ import msgspec
 import pytest
 
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.atomic import file_checksum
-from kerncast.learners.lightgbm_text import parse_forest
+from kerncast.files.checksums import file_checksum, own_checksums
+from kerncast.learners.lightgbm_text import load_forest, parse_forest
 from kerncast.models.manifest import read_manifest, write_manifest
 from kerncast.models.model import Model
 
@@ -42,16 +43,16 @@ HOSTILE = {
     "a negative feature": (r"split_feature=17", "split_feature=-1", "feature -1"),
     "more leaves than values": (r"num_leaves=5", "num_leaves=50000", "values of"),
     "more leaves than there is memory": (r"num_leaves=5", "num_leaves=2000000000", "num_leaves"),
-    "a leaf that is no number": (r"leaf_value=\S+", "leaf_value=nan", "leaf_value is not"),
+    "a leaf that is no number": (r"leaf_value=\S+", "leaf_value=nan", "leaf_value=nan"),
     "a leaf that is infinite": (r"leaf_value=\S+", "leaf_value=1e999", "leaf_value is not finite"),
     "an enormous leaf": (r"leaf_value=\S+", "leaf_value=1e300", "larger than"),
-    "an infinite threshold": (r"threshold=\S+", "threshold=inf", "threshold is not"),
+    "an infinite threshold": (r"threshold=\S+", "threshold=inf", "threshold=inf"),
     "another decision": (r"decision_type=2", "decision_type=255", "decision type"),
     "a category without sets": (r"decision_type=2", "decision_type=1", "categories"),
     "sets of categories without end": (r"num_cat=0", "num_cat=1\ncat_boundaries=0 99999999\ncat_threshold=1", "categories"),
     "linear leaves": (r"is_linear=0", "is_linear=1", "linear"),
     "many classes": (r"num_class=1", "num_class=1000000000", "num_class"),
-    "many trees per iteration": (r"num_tree_per_iteration=1", "num_tree_per_iteration=7", "only 1"),
+    "many trees per iteration": (r"num_tree_per_iteration=1", "num_tree_per_iteration=7", "num_tree_per_iteration"),
     "sizes of other trees": (r"tree_sizes=644", "tree_sizes=64400000", "tree_sizes"),
     "fewer sizes than trees": (r"tree_sizes=644 655 .*", "tree_sizes=644", "tree_sizes"),
     "more features than names": (r"max_feature_idx=103", "max_feature_idx=2000000000", "max_feature_idx"),
@@ -89,6 +90,20 @@ def test_a_model_whose_sealed_forest_reads_other_features_is_refused(tmp_path):
     shutil.copy(folder / "rank.0.lgbm.gz", folder / "rank.9.lgbm.gz")
     with pytest.raises(BadFile, match=r"rank.9.lgbm.gz that its model.json does not list"):
         Model.load(folder)
+
+
+def test_a_forest_that_this_process_wrote_is_checked_once_it_was_changed(tmp_path):
+    """Its text is LightGBM's own; a byte of another makes it a file like any other."""
+    file = tmp_path / "time.0.lgbm.gz"
+    file.write_bytes(gzip.compress(changed("left_child=3 2", "left_child=3 700000").encode()))
+    with pytest.raises(BadFile, match="child 700000"):
+        load_forest(file)
+    file.write_bytes(gzip.compress(TEXT.replace("version=v4", "version=v5").encode()))
+    assert own_checksums(tmp_path) == {file.name: file_checksum(file)}
+    assert load_forest(file).num_trees()
+    os.utime(file, ns=(1, 1))
+    with pytest.raises(BadFile, match="version=v5"):
+        load_forest(file)
 
 
 FUZZ = """

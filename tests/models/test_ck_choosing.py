@@ -12,12 +12,12 @@ import pytest
 import kerncast
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.models.limits.envelope import NO_ERRORS
 from kerncast.models.model import Model
 from kerncast.registry import FAMILIES
 from kerncast.store.store import Store
 from kerncast.testing.models import synthetic_dataset
 
-NO_ERRORS = Model.NO_ERRORS
 PROBLEM = {"M": 1024, "N": 2048, "K": 3584, "dtype": "fp16", "layout": "rcr"}
 CONV = FAMILIES.get("grouped_conv_bwd_data/ck_tile")
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kerncast.models.beyond import Sizes
 from kerncast.models.conformal import calibrate, cross_bounds
 from kerncast.models.errors import Errors
-from kerncast.models.rarity import Traits
+from kerncast.models.limits.widening import Sizes, Traits
 
 
 def world(seed, problems, rows=20):

@@ -4,8 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kerncast.models.limits.widening import Traits
 from kerncast.models.model import Model
-from kerncast.models.rarity import Traits
 from kerncast.registry import FAMILIES
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions
@@ -72,7 +72,7 @@ def test_intervals_are_the_same_in_c_python_and_frames(model):
     sizes = {name: np.r_[values, min(SIZES), max(SIZES)] for name, values in sizes.items()}
     asked = [{**{name: int(values[n]) for name, values in sizes.items()}, "dtype": "fp16", "layout": "rcr"} for n in range(62)]
     beyond = model.manifest.interval.beyond
-    bands = beyond.bands(model.sizes_of(problems(**{name: values.tolist() for name, values in sizes.items()})))
+    bands = beyond.bands(model.envelope.sizes_of(problems(**{name: values.tolist() for name, values in sizes.items()})))
     assert bands.min() < beyond.smaller < bands.max()
     assert beyond.smaller in bands
     fast = Selector(model, options=TierOptions(samples=100))

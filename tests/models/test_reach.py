@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kerncast
-from kerncast.models.reach import Reach
+from kerncast.models.limits.configs import Reach
 
 ALL = ~np.uint64(0)
 

@@ -8,13 +8,13 @@ import polars as pl
 import pytest
 from tests.support.artefacts import reseal
 
-from kerncast.compiling.encoding import MISSING
+from kerncast.compiling.encoding import MISSING, encode
 from kerncast.data import Dataset, schema
 from kerncast.data.dataset import merge
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.gemm_cpu import gemm_cpu
 from kerncast.families.gemm_triton import triton
-from kerncast.files.atomic import file_checksum
+from kerncast.files.checksums import file_checksum
 from kerncast.op import Problem, key_text
 from kerncast.ops.gemm import gemm
 from kerncast.problems.tables import complete
@@ -162,9 +162,9 @@ def test_a_zeroed_struct_of_an_older_caller_is_packed(models):
     """The new fields are the last of the C struct, and 0 in them means what missing does."""
     selector = Selector(models["both"], tiers=plain_tiers(models["both"]), tier="full")
     assert list(triton.problem.parameters)[-5:] == list(NEW)
-    numbers = selector._encode(selector.problem(SHAPE))
+    numbers = encode(selector.model.family.problem, selector.problem(SHAPE))
     assert numbers[-5:] == [MISSING] * 5
-    missing, zeroed = (selector._binding.select(given, "full") for given in (numbers, [*numbers[:-5], *[0] * 5]))
+    missing, zeroed = (selector.answerer.binding.select(given, "full") for given in (numbers, [*numbers[:-5], *[0] * 5]))
     assert (missing.status, missing.tier, zeroed.tier) == ("ok", "full", "memo"), "it is the same problem"
     assert replace(zeroed, tier="full") == missing
 

@@ -5,15 +5,13 @@ import json
 import pytest
 
 from kerncast import devices
-from kerncast.compiling.json_request import Refused, RequestReader
-from kerncast.compiling.json_text import scan
-from kerncast.compiling.request import Identity
 from kerncast.data.importers import Options, import_files
 from kerncast.errors import InvalidValue
 from kerncast.expr import Namespace
 from kerncast.op import Op, Problem
 from kerncast.parameters import Categorical, Int, JsonField
 from kerncast.registry import FAMILIES, OPS
+from kerncast.selecting.request import JsonRefused, RequestReader
 
 TTNN = ["concatenate_heads", "create_qkv_heads", "eltwise_unary", "matmul_sharded", "paged_sdpa_decode"]
 BF16 = {"dtype": "bfloat16", "memory": {"buffer": "DRAM"}}
@@ -22,8 +20,8 @@ BF16 = {"dtype": "bfloat16", "memory": {"buffer": "DRAM"}}
 def problem(op, request):
     """The problem that a request means."""
     family = FAMILIES.get(f"{op}/single")
-    reader = RequestReader(family, Identity(family.op, family.id, ("wormhole_b0",), "m", None))
-    asked = reader.read(scan(json.dumps(request).encode()))
+    reader = RequestReader(family, ("wormhole_b0",))
+    asked = reader.read(json.loads(json.dumps(request)))
     return Problem(family, {name: value for name, value in asked.values.items() if value is not None})
 
 
@@ -124,18 +122,18 @@ def test_ones_before_the_rank_of_a_page_table_and_of_positions_mean_nothing():
     plain = {**ATTENTION, "cur_pos": {"shape": [8]}}
     padded = {**plain, "page_table": {"shape": [1, 1, 8, 16]}, "cur_pos": {"shape": [1, 8]}}
     assert problem("paged_sdpa_decode", plain) == problem("paged_sdpa_decode", padded)
-    with pytest.raises(Refused, match="contradicts"):
+    with pytest.raises(JsonRefused, match="contradicts"):
         problem("paged_sdpa_decode", {**plain, "page_table": {"shape": [2, 1, 8, 16]}})
 
 
 def test_tensors_that_contradict_each_other_are_refused():
     """Values of another shape than the keys; a page table for another batch; B with another K than A."""
     for wrong in ({"v": {"shape": [64, 8, 32, 128]}}, {"page_table": {"shape": [4, 16]}}):
-        with pytest.raises(Refused, match="contradicts what is given elsewhere"):
+        with pytest.raises(JsonRefused, match="contradicts what is given elsewhere"):
             problem("paged_sdpa_decode", {**ATTENTION, **wrong})
     product = {"a": {"shape": [640, 32]}, "b": {"shape": [1, 1, 32, 96]}, "num_cores": 10}
     assert problem("matmul_sharded", product).N == 96
-    with pytest.raises(Refused, match="contradicts"):
+    with pytest.raises(JsonRefused, match="contradicts"):
         problem("matmul_sharded", {**product, "b": {"shape": [64, 96]}})
 
 

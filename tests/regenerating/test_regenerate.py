@@ -269,7 +269,7 @@ def test_an_old_model_that_cannot_be_read_is_replaced(routine, reference, rewoun
 def test_a_run_that_was_killed_before_its_first_state_can_begin(routine, tmp_path):
     """A lock and a draft of the state are all that it leaves."""
     (tmp_path / "work").mkdir()
-    for name in ("regenerate.lock", ".state.json.4711.1.kerncast"):
+    for name in ("regenerate.lock", ".state.json.4711.0.kerncast"):
         (tmp_path / "work" / name).touch()
     with pytest.raises(KeyboardInterrupt):
         regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched("sweep"))

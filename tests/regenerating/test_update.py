@@ -12,7 +12,7 @@ import kerncast as kc
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.files import atomic
-from kerncast.models.coverage import CARRIED
+from kerncast.models.limits.record import CARRIED
 from kerncast.models.model import Model
 from kerncast.regenerating.fresh_rows import OTHER_CONDITIONS, OTHER_DEVICE, OTHER_DTYPE, SEEN, fresh_rows
 from kerncast.regenerating.updating import Update

@@ -302,7 +302,7 @@ def test_a_damaged_or_foreign_memory_is_refused(backend, tmp_path):
     path.write_text('{"kind": "photos"}')
     with pytest.raises(BadFile, match=r"choices.json is not a file of measured choices: its kind is 'photos'"):
         Dispatcher("gemm/cpu", remember=path, backend=backend)
-    path.write_text(json.dumps({"kind": "measured choices", "schema": 1, "family": "gemm/opencl", "choices": []}))
+    path.write_bytes(reseal({"kind": "measured choices", "schema": 1, "family": "gemm/opencl", "choices": []}))
     with pytest.raises(BadFile, match="holds choices of gemm/opencl, not of gemm/cpu"):
         Dispatcher("gemm/cpu", remember=path, backend=backend)
 

@@ -17,7 +17,7 @@ from kerncast.errors import InvalidValue, KerncastError
 from kerncast.exporting.sizes import tier_bytes
 from kerncast.families.gemm_library import gemm_library
 from kerncast.learners.lightgbm_text import read_trees
-from kerncast.models import predicting
+from kerncast.models import answerer
 from kerncast.models.answer import Tier
 from kerncast.models.candidates import Candidates
 from kerncast.models.model import Model
@@ -197,7 +197,7 @@ def test_many_problems_are_predicted_in_compiled_code_with_the_same_answers(mode
     """To the last bit, in a list and in a frame, refusals included."""
     shapes = [{**SHAPE, "M": size} for size in (16, 1000, 10**6, 4000)] + [{**SHAPE, "dtype": "bf16"}]
     interpreted, listed = Model.load(model.path).predict(pl.DataFrame(shapes)), Model.load(model.path).predict(shapes)
-    monkeypatch.setattr(predicting, "WORTH_COMPILING", 1)
+    monkeypatch.setattr(answerer, "WORTH_COMPILING", 1)
     monkeypatch.setattr(Candidates, "scores_of_many", None)
     again = Model.load(model.path)
     assert_frame_equal(again.predict(pl.DataFrame(shapes)), interpreted, check_exact=True)

@@ -124,10 +124,10 @@ def test_long_lists_take_turns_with_other_questions_and_end_when_their_client_ha
     monkeypatch.setattr("kerncast.serving.answers.piece_after", lambda size, seconds: 1)
     monkeypatch.setattr("kerncast.serving.answers.FIRST_PIECE", 1)
 
-    def reply(self, data, start=0, own=QueryAnswers._reply):
+    def reply(self, data, *of, own=QueryAnswers._reply):
         pieces.append(data)
         time.sleep(0.01)  # as long as others are busy with, too
-        return own(self, data, start)
+        return own(self, data, *of)
 
     monkeypatch.setattr(QueryAnswers, "_reply", reply)
     listed = [[{**EXP, "dim2": 32 * (1 + number % 60), "dim3": 32 * (1 + which)} for number in range(50)] for which in range(2)]
@@ -142,6 +142,7 @@ def test_long_lists_take_turns_with_other_questions_and_end_when_their_client_ha
         texts = [json.dumps(item).encode() for item in listed]
         lists = [asyncio.create_task(service.answers.answer(text, has_left(number))) for number, text in enumerate(texts)]
         while len(pieces) < 6:
+            assert not any(task.done() for task in lists)
             await asyncio.sleep(0.001)
         alone = json.dumps({**EXP, "dim3": 1024}).encode()
         await service.answers.answer(alone, has_left(2))

@@ -66,10 +66,10 @@ def test_a_request_that_is_under_way_is_answered_before_the_server_ends(store, m
     stop, begun, go_on, ready = (threading.Event() for _ in range(4))
     urls, found = [], []
 
-    def held_up(self, data, start=0, own=QueryAnswers._reply):
+    def held_up(self, *of, own=QueryAnswers._reply):
         begun.set()
         assert go_on.wait(DEADLINE)
-        return own(self, data, start)
+        return own(self, *of)
 
     monkeypatch.setattr(QueryAnswers, "_reply", held_up)
     settings = Settings(port=0)

@@ -92,13 +92,14 @@ def strange(chance):
 @pytest.mark.needs("a C compiler")
 @pytest.mark.parametrize("name", ["width-height", "forest"])
 def test_c_and_python_choose_the_same_shape_or_refuse_in_the_same_words(reshards, name):
-    """Byte for byte: primes, products out of range, numbers that are none, contradictions, missing parameters."""
+    """Primes, products out of range, numbers that are none, contradictions, missing parameters; C cuts long messages."""
     model, chance = Model.load(reshards / name), random.Random(0)
     fast, slow = (Query(among([model]), compile=compile) for compile in (True, False))
     requests = [strange(chance) for _ in range(repeats(200, 20_000))]
     text = json.dumps(requests)
     ours, theirs = (json.loads(query.answer(text)) for query in (fast, slow))
     for request, one, other in zip(requests, ours, theirs, strict=True):
-        assert one == other, request
+        assert one | {"message": ""} == other | {"message": ""}, request
+        assert one.get("message", "")[:200] == other.get("message", "")[:200], request
     expected = {"width-height": {"ok", "out_of_range", "bad_input"}, "forest": {"unsupported", "bad_input"}}
     assert {reply["status"] for reply in ours} >= expected[name]

@@ -16,7 +16,7 @@ from kerncast.data.schema import row_keys
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError, NotFound
 from kerncast.families.gemm_triton import triton
 from kerncast.families.single import eltwise_unary_single
-from kerncast.files.atomic import file_checksum
+from kerncast.files.checksums import file_checksum
 from kerncast.op import Config, Family, Problem
 from kerncast.ops.gemm import gemm
 from kerncast.parameters import Bool, Categorical, Choice, Int

@@ -12,7 +12,7 @@ from kerncast.declared.declaration import declared_family
 from kerncast.declared.family_file import declaration_in
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
-from kerncast.parsing import decode_toml
+from kerncast.files.foreign import decode_toml
 from kerncast.tables.table import build_table, refuse_alike_devices
 
 BARE = Device("bare", "a device of which nothing is known", "cpu")

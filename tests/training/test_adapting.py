@@ -11,7 +11,7 @@ from kerncast.data.dataset import Dataset, record_of
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.families.gemm_library import gemm_library
-from kerncast.models.elsewhere import DeviceErrors, Elsewhere, calibrate_elsewhere
+from kerncast.models.limits.devices import DeviceErrors, Elsewhere, calibrate_elsewhere
 from kerncast.models.statuses import Answered
 from kerncast.store.store import Store
 from kerncast.training import adapting

@@ -14,7 +14,7 @@ from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError
 from kerncast.evaluating import evaluate
 from kerncast.expr import where
 from kerncast.learners import gbdt, growing
-from kerncast.models.expectation import expectation_of
+from kerncast.models.limits.choices import expectation_of
 from kerncast.models.model import Model
 from kerncast.op import Family
 from kerncast.ops.gemm import gemm

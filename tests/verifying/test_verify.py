@@ -109,7 +109,7 @@ def changed_part(path, change):
     rows = change(pl.read_parquet(path / part.file))
     rows.write_parquet(path / part.file)
     from kerncast.data.schema import content_digest
-    from kerncast.files.atomic import file_checksum
+    from kerncast.files.checksums import file_checksum
 
     part = msgspec.structs.replace(part, checksum=file_checksum(path / part.file), content=content_digest([rows]))
     dataset._write_file(msgspec.structs.replace(dataset.contents, parts=(part,)))

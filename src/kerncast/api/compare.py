@@ -13,7 +13,7 @@ from kerncast.evaluating.compare import LIMITS, Limits, Verdict
 from kerncast.evaluating.compare import compare as run
 from kerncast.evaluating.predictions import write_predictions
 from kerncast.evaluating.saved_comparison import compare_saved
-from kerncast.files.output_paths import check_place
+from kerncast.files.places import check_place
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model
 from kerncast.writing.help import Help

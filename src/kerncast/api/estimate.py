@@ -22,7 +22,7 @@ from kerncast.estimating.formats import asked
 from kerncast.estimating.result import Comparison, Estimate
 from kerncast.estimating.totals import estimated
 from kerncast.files.atomic import write_text
-from kerncast.files.output_paths import check_place
+from kerncast.files.places import check_place
 from kerncast.progress import Progress
 from kerncast.querying.prediction import Prediction
 from kerncast.store.store import Store

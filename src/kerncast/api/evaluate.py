@@ -20,7 +20,7 @@ from kerncast.evaluating.report import check_can_report, write_report
 from kerncast.evaluating.seeds import seed_lines
 from kerncast.evaluating.solutions import read_solutions, score_solutions
 from kerncast.evaluating.tier_lines import tier_lines
-from kerncast.files.output_paths import check_place
+from kerncast.files.places import check_place
 from kerncast.models.model import Model
 from kerncast.progress import Progress
 from kerncast.selecting.selector import Selector

@@ -20,12 +20,13 @@ from kerncast.exporting.json_table import trained_problems, write_table
 from kerncast.exporting.lookup_table import lookup_table, write_lookup_table
 from kerncast.exporting.project import write_project
 from kerncast.files.atomic import build_directory, refuse_existing, write_atomically
-from kerncast.files.given import texts
+from kerncast.files.places import texts
 from kerncast.learners.linear import Linear
 from kerncast.learners.mlp import Mlp
 from kerncast.learners.mlp_csv import write_network
+from kerncast.models.candidates import refuse_no_candidates
+from kerncast.models.given import for_export
 from kerncast.models.model import Model
-from kerncast.models.offered import OfferedModel
 from kerncast.models.tier import CHOOSING, Tier, named_tiers
 from kerncast.op import Config, Problem
 from kerncast.progress import Progress
@@ -210,11 +211,7 @@ def export(
     with shown(progress) as show:
         if configs is not None:
             loaded = offering(loaded, configs, progress=show)
-        elif not loaded.candidates.height:
-            raise InvalidValue(
-                f"{loaded.path} does not record which configs work, so there is nothing to choose from: give the configs with "
-                "`configs` (kernels:FILE, build:DIR, a dataset or benchmark file)"
-            )
+        refuse_no_candidates(loaded)
         if to == "json":
             return _json(loaded, place, problems, overrides, show)
         if to == "csv":
@@ -238,14 +235,14 @@ def _is_dataset(source: Model | Dataset | str | Path) -> bool:
 
 def _lowered(loaded: Model, wanted: tuple[Tier, ...], options: TierOptions, overrides: Any, show: Progress) -> Artefact:
     """The model with the wanted tiers, ready to be written. Of configs that were given, the model scores each."""
-    offered = isinstance(loaded, OfferedModel)
+    offered = loaded.given is not None
     slim = loaded.slim and bool(loaded.family.config.parameters)
     if (offered or slim) and wanted not in (CHOOSING, (Tier.FULL,)):
         which = "of configs that are given" if offered else "of a slim model"
         raise InvalidValue(
             f"`tiers` {which} are full alone, got '{','.join(wanted)}': portfolio and tree are built from measurements"
         )
-    loaded = loaded.for_export() if isinstance(loaded, OfferedModel) else loaded
+    loaded = for_export(loaded)
     decided = None if overrides is None else decide(loaded, overrides)
     for note in decided.notes if decided is not None else ():
         show.say(note)
@@ -265,7 +262,7 @@ def _lowered(loaded: Model, wanted: tuple[Tier, ...], options: TierOptions, over
 
 def _json(loaded: Model, out: Path, problems: Any, overrides: Any, show: Progress) -> list[Path]:
     # Of configs that were given, Python answers.
-    offered = isinstance(loaded, OfferedModel)
+    offered = loaded.given is not None
     selector = Selector(loaded, tiers="full", compile=not offered, overrides=overrides, progress=show)
     asked = _asked(loaded, problems)
     show.stage(f"deciding {len(asked):,} problems")

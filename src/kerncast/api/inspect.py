@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +10,36 @@ from typing import Annotated, Any, Literal, overload
 
 from kerncast.api.parameters import Where
 from kerncast.api.showing import Wanted, shown
+from kerncast.backends.command.benchmark import BENCHMARK
+from kerncast.compiling.overrides import OVERRIDES
+from kerncast.data.checking import DATASET
 from kerncast.data.dataset import Dataset
-from kerncast.errors import InvalidValue
-from kerncast.files.given import given_path, texts
-from kerncast.verifying.findings import Checked
-from kerncast.verifying.verify import verify as run
+from kerncast.data.importers.mapped import MAPPING
+from kerncast.devices import PROFILE
+from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.evaluating.predictions import EVALUATION, PREDICTIONS
+from kerncast.exporting.blob import BLOB
+from kerncast.exporting.json_table import CHOICES
+from kerncast.exporting.project import PROJECT
+from kerncast.files.artefact import ArtefactKind, Checked, Findings, PathContents
+from kerncast.files.places import given_path, texts
+from kerncast.models.checking import MODEL
+from kerncast.progress import Progress
+from kerncast.regenerating.routine import ROUTINE
+from kerncast.regenerating.state import WORK
+from kerncast.selecting.choice_cache import MEASURED
+from kerncast.store.checking import STORE
+from kerncast.sweeping.files import SWEEP
 from kerncast.writing.help import Help
 from kerncast.writing.terminal import line
 
+# In this order: what two of them fit is of the first.
+KINDS = (
+    DATASET, MODEL, SWEEP, PROJECT, STORE, WORK, PREDICTIONS, BENCHMARK, ROUTINE, MAPPING, PROFILE, OVERRIDES, BLOB, CHOICES,
+    MEASURED, EVALUATION,
+)  # fmt: skip
+MANIFESTS = {name for kind in KINDS for name in kind.manifests}
+DEEPEST = 100
 # Files that are no artefacts, of which this many are named.
 NAMED = 3
 
@@ -105,4 +128,52 @@ def inspect(
     held = path.path if isinstance(path, Dataset) else path
     place = given_path(held, "the path of an artefact", "name the folder or the file")
     with shown(progress) as show:
-        return Verification(place, *run(place, show))
+        return Verification(place, *_verified(place, show))
+
+
+def _verified(path: Path, progress: Progress) -> tuple[tuple[Checked, ...], tuple[Path, ...]]:
+    """Every artefact at a path, checked; and the files beside them that are none."""
+    if not path.exists():
+        raise NotFound(f"there is nothing at {path}: check the path")
+    above = kind_at(path.parent) if path.is_file() else None
+    place = path.parent if above is not None and path.name in MANIFESTS else path
+    progress.stage(f"looking for artefacts in {place}")
+    there = list(_artefacts(place))
+    known = [(item, kind) for item, kind in there if kind is not None]
+    if not known:
+        raise NotFound(
+            f"{path} is not something that kerncast writes or reads (a dataset, model, store, sweep, export, measured choices, "
+            "predictions, or a TOML file of its own): check the path"
+        )
+    checked = []
+    for number, (item, kind) in enumerate(known, 1):
+        progress.stage(f"verifying {item}", number, len(known))
+        findings = Findings(item, kind.name, progress)
+        kind.check(findings)
+        checked.append(findings.checked())
+    return tuple(checked), tuple(item for item, kind in there if kind is None)
+
+
+def kind_at(path: Path) -> ArtefactKind | None:
+    """What lies at a path; None: not an artefact, or one too damaged to tell."""
+    contents = PathContents(path)
+    return next((kind for kind in KINDS if kind.is_at(contents)), None)
+
+
+def _artefacts(path: Path, depth: int = 0) -> Iterator[tuple[Path, ArtefactKind | None]]:
+    """The artefacts at a path with their kinds, in order of their names; None: a file that is not one."""
+    kind = kind_at(path)
+    if kind is not None or not path.is_dir():
+        yield path, kind
+        if kind is None or not kind.holds_others:
+            return
+    # A link may lead anywhere, and hidden folders are drafts of a process.
+    with os.scandir(path) as entries:
+        inside = sorted(Path(item.path) for item in entries if not item.is_symlink() and not item.name.startswith("."))
+    for item in inside:
+        if item.is_dir():
+            if depth == DEEPEST:
+                raise BadFile(f"{item} is more than {DEEPEST} folders deep: verify a folder further down")
+            yield from _artefacts(item, depth + 1)
+        elif item.is_file() and not (kind is not None and item.name in kind.manifests):
+            yield item, kind_at(item)

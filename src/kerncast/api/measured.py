@@ -15,7 +15,7 @@ from kerncast.data.importers import Options, import_files
 from kerncast.data.schema import parameter_columns, schema_of
 from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.files.given import given_path, listed
+from kerncast.files.places import given_path, listed
 from kerncast.models.problem_frames import refuse_other_case
 from kerncast.op import Family
 

@@ -11,7 +11,8 @@ from kerncast.api.showing import Wanted, shown
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.model import Model
-from kerncast.querying.predicting import Asked, devices_of, predictions
+from kerncast.models.problem_frames import bare
+from kerncast.querying.predicting import OpAnswerer, devices_of
 from kerncast.querying.prediction import Prediction
 from kerncast.selecting import compiled as compiled
 from kerncast.store.store import Store
@@ -129,18 +130,15 @@ def predict(
     if not isinstance(given, str | Device):
         raise InvalidValue(f"`device` is a name, the path of a profile or a Device, got {type(device).__name__}")
     alone = isinstance(problems, Mapping)
-    listed = [problems] if isinstance(problems, Mapping) else list(problems)
-    for problem in listed:
-        if not isinstance(problem, Mapping):
-            raise InvalidValue(f"a problem is a mapping of parameters to values, got {type(problem).__name__}")
+    listed = [bare(problem) for problem in ([problems] if isinstance(problems, Mapping) else problems)]
     opened = store if isinstance(store, Store) or store is None else Store.open(store)
-    asked = Asked(op, given, software, family, config, store=opened)
+    answerer = OpAnswerer(op, given, software, family, config, store=opened)
     if len(listed) < WORTH_SHOWING:
-        found = predictions(asked, listed)
+        found = answerer.ask(listed)
     else:
         with shown(progress) as show:
             show.stage(f"predicting {len(listed):,} problems")
-            found = predictions(asked, listed)
+            found = answerer.ask(listed)
     return found[0] if alone else found
 
 

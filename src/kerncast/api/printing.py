@@ -7,8 +7,7 @@ import sys
 
 import click
 
-from kerncast.writing.layout import fitted
-from kerncast.writing.terminal import line
+from kerncast.writing.terminal import fitted, line
 
 
 def terminal_width(err: bool = False) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 from kerncast.api.results import model_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.errors import InvalidValue
-from kerncast.files.given import listed
+from kerncast.files.places import listed
 from kerncast.models.model import Model, is_model
 from kerncast.querying.finding import asking_for
 from kerncast.querying.query import Query, among, in_store

@@ -18,7 +18,7 @@ from kerncast.data.importers import Options, get_importer, import_files
 from kerncast.data.importers.recognise import recognised
 from kerncast.declared.declaration import is_written
 from kerncast.errors import InvalidValue
-from kerncast.files.given import given_path, listed, named_values, texts
+from kerncast.files.places import given_path, listed, named_values, texts
 from kerncast.software import EXACTLY
 from kerncast.writing.help import Help
 

@@ -76,7 +76,7 @@ def rerun(
 
     `routine` is one that ships (`kerncast regenerate --help` lists them) or a TOML file; `changes` are those of its keys:
     `{"sweep.max_problems": 20}`. Only with `replace` does the new model take the place of one in the store; else it stays in
-    `out`. If it is killed, the same call continues with the current stage. With `dry_run` nothing is written, and the result
+    `out`. If it is killed, the same call continues with the current step. With `dry_run` nothing is written, and the result
     says what would be measured and compared.
     """
     wanted = routine if isinstance(routine, Routine) else load(str(routine), assignments(changes))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.files.given import listed, texts
+from kerncast.files.places import listed, texts
 from kerncast.models.model import Model, is_model
 from kerncast.selecting import compiled as compiled
 from kerncast.store.store import Store

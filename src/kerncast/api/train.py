@@ -19,7 +19,7 @@ from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.atomic import scratch_folder
-from kerncast.files.given import given_path, listed, texts
+from kerncast.files.places import given_path, listed, texts
 from kerncast.learners.mlp_csv import Network, read_network
 from kerncast.models.ck.layout import TARGETS as CK_TARGETS
 from kerncast.models.ck.layout import weights_file

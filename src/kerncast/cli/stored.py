@@ -61,9 +61,9 @@ class StoredModel(click.Path):
 
 
 def _is_written(path: Path) -> bool:
-    from kerncast.verifying.verify import folder_kind
+    from kerncast.api.inspect import kind_at
 
-    return path.is_file() or folder_kind(path) is not None
+    return path.is_file() or kind_at(path) is not None
 
 
 def _refuse_op(name: str, path: Path) -> None:

@@ -26,7 +26,7 @@ from kerncast.collecting.messages import Policy
 from kerncast.data.schema import Status
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, KerncastError, NotFound
-from kerncast.files.given import named_values
+from kerncast.files.places import named_values
 from kerncast.op import Family
 from kerncast.problems import parse_vary
 from kerncast.sweeping import SuiteSweep, Sweep, Vectors, open_sweep, parse_selection

@@ -21,8 +21,8 @@ from kerncast.backends.contract import CannotCompile
 from kerncast.backends.cpu.build import Compiler, find_compiler, instruction_set
 from kerncast.errors import CannotWrite
 from kerncast.files.atomic import replace_file, scratch_folder
-from kerncast.files.cache import private_cache
 from kerncast.files.checksums import is_intact, keep_sum
+from kerncast.files.places import private_cache
 from kerncast.progress import QUIET, Progress
 
 # No contraction: a fused multiply-add rounds once where Python rounds twice.

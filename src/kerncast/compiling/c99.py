@@ -27,14 +27,13 @@ from kerncast.learners.c_source import CScope, CSource
 from kerncast.learners.gbdt import Gbdt
 from kerncast.models.answer import fallback_words
 from kerncast.models.conformal import Widening
+from kerncast.models.limits.widening import ABSENT, WHAT
 from kerncast.models.model import Model
-from kerncast.models.rarity import ABSENT, WHAT
 from kerncast.models.statuses import C_STATUSES
 from kerncast.models.tier import C_TIERS, Tier
 from kerncast.tables.off_grid import MOST_ALIGNED
 from kerncast.version import __version__
-from kerncast.writing.c import array, c_integer, c_number, c_string, define, filled, integer_type, renamed
-from kerncast.writing.sealed import Sealed
+from kerncast.writing.c import Sealed, array, c_integer, c_number, c_string, define, filled, integer_type, renamed
 
 MEMO = 1024
 POOLS = ("portfolio", "full", "quick")

@@ -17,8 +17,7 @@ from kerncast.compiling.stages import Stages, cut
 from kerncast.expr import Expr
 from kerncast.expr.to_c import statements
 from kerncast.learners.trees import Tree
-from kerncast.writing.c import array, define, integer_type, renamed
-from kerncast.writing.sealed import Sealed
+from kerncast.writing.c import Sealed, array, define, integer_type, renamed
 
 # A set per combination takes memory; above this many, configs are put into their sets one by one.
 MOST_SETS = 128

@@ -8,7 +8,7 @@ from kerncast.compiling.lower import Artefact
 from kerncast.errors import quoted
 from kerncast.expr import Program
 from kerncast.expr.to_c import statements
-from kerncast.models.hull import fact_words, only_absent, trained_words
+from kerncast.models.limits.trained import Limit, fact_words
 from kerncast.models.manifest import Fact, Range
 from kerncast.models.rules import Rule
 from kerncast.op import Family
@@ -162,9 +162,9 @@ def _fact_table(space: Space, facts: dict[str, Fact]) -> str:
 def _hull_table(space: Space, hull: dict[str, Range]) -> str:
     text, rows = "", []
     for place, (name, parameter) in enumerate(space.parameters.items()):
-        seen = hull.get(name, Range())
-        rule, values, count, low, high = trained_words(parameter, seen), "NULL", 0, -(2**63) + 1, 2**63 - 1
-        if only_absent(parameter, seen):
+        seen, limit = hull.get(name, Range()), Limit(parameter, hull.get(name))
+        rule, values, count, low, high = limit.words, "NULL", 0, -(2**63) + 1, 2**63 - 1
+        if limit.only_usual:
             low, high = 1, 0
         elif seen.labels:
             codes = [parameter.number(index) for index in map(parameter.index, seen.labels) if index is not None]

@@ -16,8 +16,7 @@ from kerncast.expr import Expr
 from kerncast.expr.to_c import statements
 from kerncast.learners.trees import Tree
 from kerncast.models.tier import Tier
-from kerncast.writing.c import define, integer_type
-from kerncast.writing.sealed import Sealed
+from kerncast.writing.c import Sealed, define, integer_type
 
 Function = Callable[[str, Mapping[str, Expr], str], str]
 """Writes a function of the problem: its name, its outputs, its arguments."""

@@ -64,10 +64,6 @@ class Token:
     end: int
     what: Any
 
-    @property
-    def is_label(self) -> bool:
-        return isinstance(self.what, (str, Number))
-
     def shown(self) -> str:
         """The value as it was written; a long one is cut between characters."""
         end = min(self.end, self.start + LONGEST_SHOWN)
@@ -163,7 +159,7 @@ def _number(data: bytes, start: int) -> Token:
         at = _after_digits(data, at + 1)
     if data[at : at + 1] in (b"e", b"E"):
         at = _after_digits(data, at + 1 + (data[at + 1 : at + 2] in (b"+", b"-")))
-    return Token(data, start, at, Number(_whole(data[start:at])))
+    return Token(data, start, at, Number(whole_of(data[start:at])))
 
 
 def _after_digits(data: bytes, at: int) -> int:
@@ -173,8 +169,8 @@ def _after_digits(data: bytes, at: int) -> int:
     return found.end()
 
 
-def _whole(text: bytes) -> int | None:
-    """Computed from the digits, however many: doubles and Python's limit on integer texts do not matter."""
+def whole_of(text: bytes) -> int | None:
+    """The value of a number if it is exactly whole, from its digits, however many: doubles and Python's limit do not matter."""
     found = _NUMBER.fullmatch(text)
     assert found is not None
     sign, before, fraction, falls, exponent = found.groups()

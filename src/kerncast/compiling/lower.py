@@ -16,9 +16,9 @@ from kerncast.compiling.tiers import UNSURE, Tiers
 from kerncast.errors import InvalidValue
 from kerncast.expr import Expr
 from kerncast.learners.gbdt import Gbdt
-from kerncast.models.candidates import library_rows
+from kerncast.models.candidates import library_rows, refuse_no_candidates
+from kerncast.models.limits.configs import Reach
 from kerncast.models.model import Model
-from kerncast.models.reach import Reach
 from kerncast.models.rules import Rule, model_rules, namespaces
 from kerncast.models.tier import ALONE, CHOOSING, Tier, named_tiers
 
@@ -166,11 +166,7 @@ def lower(model: Model, tiers: Tiers, include: Iterable[str] = CHOOSING, decided
     if chosen == ALONE and not tiers.alone:
         raise InvalidValue("this tree leaves problems to the portfolio: build one with `TierOptions(alone=True)`")
     refuse_several_devices(model)
-    if not model.candidates.height:
-        raise InvalidValue(
-            f"{model.path} does not record which configs work, so there is nothing to choose from: give the configs with "
-            "`configs` (kernels:FILE, build:DIR, a dataset or benchmark file, all)"
-        )
+    refuse_no_candidates(model)
     return Artefact(model, tiers, chosen, decided)
 
 

@@ -24,16 +24,15 @@ import msgspec
 import numpy as np
 
 from kerncast.arrays import Flags, Ints
-from kerncast.budgets import TOML_BYTES
 from kerncast.compiling.encoding import MISSING, encode
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.expr import Program
+from kerncast.files.artefact import kind_that_is_read
+from kerncast.files.foreign import key_rule, read_toml
 from kerncast.models.model import Model
 from kerncast.models.rules import Rule, config_rules, model_rules, problem_rules
 from kerncast.op import Problem
-from kerncast.parsing import decode_toml
 from kerncast.space import Space
-from kerncast.writing.keys import key_rule
 from kerncast.writing.terminal import assignments
 
 Named = str | int | dict[str, Any]
@@ -74,7 +73,7 @@ def read_overrides(source: Overrides | Mapping[str, Any] | str | Path) -> Overri
     try:
         if isinstance(source, Mapping):
             return msgspec.convert(dict(source), Overrides)
-        return msgspec.convert(decode_toml(TOML_BYTES.read(Path(source))), Overrides)
+        return msgspec.convert(read_toml(Path(source)), Overrides)
     except OSError as error:
         raise NotFound(f"cannot read {source} ({error.strerror}): `overrides` is a TOML file") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -240,3 +239,12 @@ class _Deciding:
             if complete and not program.scalar({**config, **known})[rule.name]:
                 raise InvalidValue(f"{told}: its kernel cannot run them: {rule.sentence}")
         return pattern
+
+
+# What fits a model is checked with the model; here, that every pin names one kernel.
+OVERRIDES = kind_that_is_read(
+    "overrides",
+    lambda contents: bool(contents.toml) and contents.toml.keys() <= {"available", "deny", "pin"},
+    lambda path: [pin.kernel for pin in read_overrides(path).pin],
+    "keys",
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerncast.writing.packaged import packaged_c
+from kerncast.writing.c import packaged_c
 
 
 def packaged(name: str) -> str:

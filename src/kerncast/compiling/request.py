@@ -1,7 +1,7 @@
 """What a JSON request may say about a problem: one tree of keys, from the op's declaration. Both parsers use it.
 
 The parameters' own names are at the top; `Op.json` adds paths with other spellings. `query.py` writes the tree as
-C tables, `json_request.py` reads requests by it in Python.
+C tables, `selecting/request.py` reads requests by it in Python.
 """
 
 from __future__ import annotations

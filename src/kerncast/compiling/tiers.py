@@ -13,8 +13,8 @@ import numpy as np
 from kerncast.arrays import Array, Ints
 from kerncast.expr import Program
 from kerncast.learners.trees import Tree, as_arrays
-from kerncast.models.expectation import Expectation
-from kerncast.models.reach import Reach
+from kerncast.models.limits.choices import Expectation
+from kerncast.models.limits.configs import Reach
 
 UNSURE = -1
 # How the configs of a list are compared: the first trees of the small forest compare all of them, more trees the best few. The

@@ -29,26 +29,20 @@ from kerncast.data.manifest import (
     record_of,
     with_declaration,
 )
+from kerncast.data.skipping import AGAIN
 from kerncast.data.stored_rows import PIECE_ROWS, StoredRows
 from kerncast.declared.declaration import joined_family
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.files.atomic import (
-    cannot_write,
-    copy_directory,
-    drafted,
-    file_checksum,
-    refuse_existing,
-    write_atomically,
-    write_bytes,
-)
-from kerncast.files.given import names_a_file_inside
+from kerncast.files.atomic import cannot_write, copy_directory, drafted, refuse_existing, write_atomically, write_bytes
+from kerncast.files.checksums import file_checksum
 from kerncast.files.lock import in_turn
+from kerncast.files.places import names_a_file_inside
 from kerncast.files.versioned import Versioned
 from kerncast.op import Family
 
 __all__ = ["MANIFEST", "PIECE_ROWS", "Dataset", "DatasetFile", "DeviceRecord", "Part", "Source", "merge", "record_of"]
 
-# A part is read as a whole, and what it expands to has a limit (`budgets`).
+# A part is read as a whole, and what it expands to has a limit (`files.foreign`).
 ROWS_PER_PART = 2_000_000
 
 
@@ -283,4 +277,4 @@ def merge(given: Sequence[Dataset | str | Path], out: str | Path) -> tuple[Datas
     return Dataset.build(out, fill), dropped
 
 
-_FILE = Versioned(FORMAT, VERSION, DatasetFile, "a kerncast dataset", "restore it, or import the data again")
+_FILE = Versioned(FORMAT, VERSION, DatasetFile, "a kerncast dataset", AGAIN)

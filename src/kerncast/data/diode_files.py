@@ -20,8 +20,7 @@ import msgspec
 
 from kerncast.errors import BadFile
 from kerncast.families.torch_products import dtype_of
-from kerncast.parsing import decode_json
-from kerncast.writing.keys import key_rule
+from kerncast.files.foreign import decode_json, key_rule
 
 LEVELS = ("hardware", "operation", "solution")
 TIMED = "timed_configs"

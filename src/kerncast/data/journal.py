@@ -21,12 +21,11 @@ import polars as pl
 from kerncast.arrays import Ints
 from kerncast.data import schema
 from kerncast.errors import BadFile
+from kerncast.files.foreign import decode_json, key_rule
 from kerncast.files.lock import is_held
 from kerncast.files.versioned import Versioned
 from kerncast.op import Family
-from kerncast.parsing import decode_json
 from kerncast.space import Space
-from kerncast.writing.keys import key_rule
 
 NAME = "journal.jsonl"
 FORMAT = "kerncast-journal"

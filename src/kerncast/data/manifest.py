@@ -13,6 +13,8 @@ from kerncast.op import Family
 FORMAT = "kerncast-dataset"
 VERSION = 1
 MANIFEST = "dataset.json"
+# The folder in which torch.compile records what it timed (`inductor.observed_log`).
+OBSERVED = "observed"
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,13 +8,13 @@ from typing import Any
 
 import polars as pl
 
-from kerncast import devices, limits
+from kerncast import devices
 from kerncast.data import schema
 from kerncast.data.condensed import OK, halves_of
 from kerncast.data.label_shift import DeviceOf
 from kerncast.errors import NotFound
 from kerncast.expr import Program
-from kerncast.op import Family
+from kerncast.op import Family, limits
 from kerncast.space import Constraint
 
 Report = dict[str, Any]

@@ -12,13 +12,16 @@ import msgspec
 import polars as pl
 
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.atomic import file_checksum, write_atomically
-from kerncast.files.checksums import remembered_checksum
+from kerncast.files.atomic import write_atomically
+from kerncast.files.checksums import file_checksum
+from kerncast.files.foreign import guarded
 from kerncast.files.parquet import read_parquet
 
 LINE = "source_line"
 FILE = "skipped.parquet"
 # What is kept of a skipped row. `row` holds its cells as JSON, or its text, up to a length.
+# What to do with a damaged file of a dataset.
+AGAIN = "restore it, or import the data again"
 COLUMNS = {"file": pl.String, "source": pl.String, LINE: pl.Int64, "kind": pl.String, "row": pl.String}
 LONGEST_ROW = 500
 # Characters of a cell that a message quotes.
@@ -83,13 +86,10 @@ class Skipped:
         """The skipped rows: the file, the line, the kind and the cells."""
         if self.path is None:
             return pl.DataFrame(schema=COLUMNS)
-        try:
-            if self.checksum is not None and remembered_checksum(self.path) != self.checksum:
-                raise BadFile(f"{self.path} differs from its checksum: restore it, or import the data again")
+        with guarded(self.path, AGAIN, "cannot be read"):
+            if self.checksum is not None and file_checksum(self.path) != self.checksum:
+                raise BadFile(f"{self.path} differs from its checksum: {AGAIN}")
             return read_parquet(self.path)
-        except (pl.exceptions.PolarsError, OSError) as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise BadFile(f"{self.path} cannot be read ({first}): restore it, or import the data again") from error
 
     def __str__(self) -> str:
         return "\n".join([f"{self.rows:,} skipped", *(f"{kind.rows:,} × {kind.example}" for kind in self.kinds)])

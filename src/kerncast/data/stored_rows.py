@@ -17,10 +17,12 @@ from kerncast.data import filters, journal, schema, skipping
 from kerncast.data.drawing import DrawnProblems
 from kerncast.data.hardware import Hardware
 from kerncast.data.manifest import DatasetFile, Part
+from kerncast.data.skipping import AGAIN
 from kerncast.declared.declaration import refuse_another_draft, resolve
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.files.checksums import differing
+from kerncast.files.foreign import guarded
 from kerncast.files.parquet import read_parquet, scan_parquet
 from kerncast.op import Family
 
@@ -96,7 +98,7 @@ class StoredRows:
     def extra(self) -> pl.DataFrame:
         """The columns of the imported files that have no place in the rows; join them by `source` and `source_line`."""
         self.refuse_changed({item.file: item.checksum for item in self.contents.extra})
-        try:
+        with guarded(self.path, AGAIN):
             frames = [read_parquet(self.path / item.file) for item in self.contents.extra]
             names = {
                 name: [frame.schema[name] for frame in frames if name in frame.columns]
@@ -113,8 +115,6 @@ class StoredRows:
                 if frames
                 else pl.DataFrame(schema={"source": pl.String, skipping.LINE: pl.Int64})
             )
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise BadFile(f"{self.path} is damaged ({first_line(error)}): restore it, or import the data again") from error
 
     def refuse_if_empty(self) -> None:
         """Raise an error that says why there are no rows, if there are none."""
@@ -157,10 +157,8 @@ class StoredRows:
         """The rows of one part, with the columns that its family has today."""
         file = self.path / part.file
         self.refuse_changed({part.file: part.checksum})
-        try:
+        with guarded(file, AGAIN):
             return schema.with_every_column(family, scan_parquet(file), str(file))
-        except pl.exceptions.PolarsError as error:
-            raise BadFile(f"{file} is damaged ({first_line(error)}): restore it, or import the data again") from error
 
     def read(
         self,
@@ -174,7 +172,7 @@ class StoredRows:
         """
         from kerncast.data.label_shift import NOT_SUSPECT, without_suspect
 
-        try:
+        with guarded(self.path, AGAIN):
             if NOT_SUSPECT not in where:
                 rows = self.scan(family, where)
                 return (rows if columns is None else rows.select(columns)).collect()
@@ -184,8 +182,6 @@ class StoredRows:
             kept = without_suspect(found, self.scan(family).collect(), self.device)
             kept = kept.filter(filters.combine([item for item in where if item != NOT_SUSPECT], kept.schema))
             return kept if columns is None else kept.select(columns)
-        except pl.exceptions.PolarsError as error:
-            raise BadFile(f"{self.path} is damaged ({first_line(error)}): restore it, or import the data again") from error
 
     def pieces(
         self,
@@ -206,7 +202,7 @@ class StoredRows:
         kept, chosen = self._kept(found, where), pl.all() if columns is None else pl.col(columns)
         # Of a draw there is little in each part, and polars finds it without decoding the rest.
         drawn = any(isinstance(item, DrawnProblems) for item in where)
-        try:
+        with guarded(self.path, AGAIN):
             for part in self.contents.parts:
                 if part.family != found.id:
                     continue
@@ -215,8 +211,6 @@ class StoredRows:
                     piece = stored if drawn else stored.slice(start, PIECE_ROWS)
                     own = piece.filter(kept).select(chosen).collect()
                     yield _own_copy(own) if where else own
-        except pl.exceptions.PolarsError as error:
-            raise BadFile(f"{self.path} is damaged ({first_line(error)}): restore it, or import the data again") from error
         if self._journaled is not None and self._journaled[0].id == found.id:
             for piece_ in self._journaled[1].iter_slices(PIECE_ROWS):
                 yield piece_.filter(kept).select(chosen)
@@ -310,10 +304,10 @@ class StoredRows:
                 raise BadFile(self._missing(file))
         changed = differing({self.path / file: checksum for file, checksum in files.items()})
         if changed is not None:
-            raise BadFile(f"{changed} differs from its checksum: restore it, or import the data again")
+            raise BadFile(f"{changed} differs from its checksum: {AGAIN}")
 
     def _missing(self, file: str) -> str:
-        return f"{self.path} is incomplete: {file} is missing; restore it, or import the data again"
+        return f"{self.path} is incomplete: {file} is missing; {AGAIN}"
 
     def _family(self, family: Family | str | None) -> Family:
         self.refuse_if_empty()
@@ -340,8 +334,3 @@ def _own_copy(rows: pl.DataFrame) -> pl.DataFrame:
     Training on a hundredth of 10^8 rows, which are read a part at a time, took 13.6 GiB; with copies it takes 1.5.
     """
     return rows[np.arange(rows.height)]
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]

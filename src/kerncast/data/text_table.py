@@ -11,9 +11,9 @@ from typing import IO
 
 import polars as pl
 
-from kerncast.budgets import COLUMNS, LINE_CHARACTERS, TABLE_CELLS
 from kerncast.data.skipping import LINE, BadRows, Skips, shortened
 from kerncast.errors import BadFile
+from kerncast.files.foreign import CELL, CHARACTER, COLUMN
 
 __all__ = [
     "FLAGS",
@@ -63,10 +63,10 @@ def read_csv_text(path: Path, skips: Skips | None = None) -> pl.DataFrame:
         if len(header) > 1 and not header[0] and "index" not in header:
             header[0] = "index"  # pandas writes its row numbers under no name
         _check_header(header)
-        most = TABLE_CELLS.limit // len(header)
+        most = CELL.most // len(header)
         for line, row, text in rows:
             if line > most:
-                TABLE_CELLS.refuse(None, "the table")
+                CELL.refuse(None, "the table")
             said = _no_row(line, row, text, len(header))
             if said is not None:
                 skips.seen += 1
@@ -95,12 +95,12 @@ def _with_points(cells: pl.Series) -> pl.Series:
 
 def _lines(file: IO[str]) -> Iterator[str]:
     """The lines of a file, each no longer than a line may be."""
-    most = LINE_CHARACTERS.limit
+    most = CHARACTER.most
     number = 0
     while line := file.readline(most + 1):
         number += 1
         if len(line) > most:
-            LINE_CHARACTERS.refuse(None, f"line {number}")
+            CHARACTER.refuse(None, f"line {number}")
         yield line
 
 
@@ -169,7 +169,7 @@ def _plain(name: str) -> str:
 
 
 def _check_header(header: list[str]) -> None:
-    COLUMNS.refuse(len(header), "line 1")
+    COLUMN.refuse(len(header), "line 1")
     if not header or not all(header):
         raise BadFile("line 1 must name every column (is the file empty, or the header missing?)")
     repeated = sorted(name for name, count in Counter(header).items() if count > 1)

@@ -22,9 +22,9 @@ from kerncast.errors import BadFile, InvalidValue
 from kerncast.expr import Expr, Namespace, ceil_div, constant, log2
 from kerncast.expr.formula import formula
 from kerncast.expr.nodes import Operand
+from kerncast.files.foreign import decode_json
 from kerncast.op import Family, Op, Work
 from kerncast.parameters import PowerOfTwo
-from kerncast.parsing import decode_json
 from kerncast.registry import FAMILIES, OPS, refuse_odd_names
 from kerncast.space import Bool, Categorical, Choice, Constraint, Int, Parameter
 

@@ -27,7 +27,6 @@ measured (`backends.command`).
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,15 +34,13 @@ from typing import Any
 import msgspec
 
 from kerncast import dtypes, registry
-from kerncast.budgets import TOML_BYTES
 from kerncast.declared.declaration import LARGEST_SIZE, Declaration, Formulas, Rule, Values, declared_family
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.expr.nodes import BOOLEAN
+from kerncast.files.foreign import guarded, key_rule, read_toml
 from kerncast.op import Family
 from kerncast.parameters import Value
-from kerncast.parsing import decode_toml
 from kerncast.registry import FAMILIES, OPS
-from kerncast.writing.keys import key_rule
 
 SUFFIX = ".toml"
 TABLES = ("op", "family")
@@ -107,11 +104,8 @@ def family_named(name: str) -> Family:
     if not name.endswith(SUFFIX):
         return FAMILIES.get(name)
     path = Path(name)
-    try:
-        tables = decode_toml(TOML_BYTES.read(path))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise BadFile(f"{path} is not the file of a family ({why}): docs/command.md shows one") from error
+    with guarded(path, "docs/command.md shows one", "is not the file of a family"):
+        tables = read_toml(path)
     try:
         declared = declaration_in(tables)
         if declared is None:

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from kerncast.budgets import TOML_BYTES
 from kerncast.device import LONGEST_NAME, Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.parsing import decode_toml
-from kerncast.writing.keys import key_rule
+from kerncast.files.artefact import kind_of_toml
+from kerncast.files.foreign import TOML, decode_toml, key_rule
 
 LOCAL = "local"
 
@@ -44,7 +43,7 @@ def read_profile(path: Path | Traversable) -> Device:
     if isinstance(path, Path) and path.exists() and not path.is_file():  # a pipe would never end
         raise BadFile(f"{path} is not a device profile: it is not a file (docs/devices.md shows one)")
     try:
-        profile = msgspec.convert(decode_toml(TOML_BYTES.read(path) if isinstance(path, Path) else path.read_bytes()), _Profile)
+        profile = msgspec.convert(decode_toml(TOML.read(path) if isinstance(path, Path) else path.read_bytes()), _Profile)
         return Device(
             name=profile.name,
             title=profile.title,
@@ -158,3 +157,6 @@ def agreed(told: Device | None, asked: Device | None) -> Device | None:
     sharing = [item.name for item in parts(told.name)] if names_an_architecture(told) else []
     hint = f"name one of its parts ({', '.join(sharing)}), or " if len(sharing) > 1 else ""
     raise InvalidValue(f"the rows were measured on {told.name}, not {asked.name}: {hint}leave `device` out")
+
+
+PROFILE = kind_of_toml("device profile", frozenset({"title", "kind"}), read_profile, "numbers and their sources")

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.estimating.decoder import Decoder
 from kerncast.estimating.fields import Fields
 from kerncast.estimating.reading import decoder_of
-from kerncast.parsing import load_json
+from kerncast.files.foreign import JSON, guarded, load_json
 
 CONFIG = "config.json"
 # Some quantisers write what they did to a file of their own.
@@ -44,10 +43,8 @@ def read_decoder(given: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Dec
 def _object(file: Path) -> Mapping[str, Any]:
     if not file.is_file():  # a pipe would never end
         raise BadFile(f"{file} is not a file: {NEXT_STEP}")
-    try:
-        values = load_json(JSON_BYTES.read(file))
-    except ValueError as error:
-        raise BadFile(f"{file} is not JSON ({error}): {NEXT_STEP}") from error
+    with guarded(file, NEXT_STEP, "is not JSON"):
+        values = load_json(JSON.read(file))
     if not isinstance(values, Mapping):
         raise BadFile(f"{file} holds {type(values).__name__}, not an object: {NEXT_STEP}")
     return values

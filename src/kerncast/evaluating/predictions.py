@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import polars as pl
@@ -15,9 +16,11 @@ import polars as pl
 from kerncast.data.schema import content_digest
 from kerncast.errors import BadFile, KerncastError
 from kerncast.evaluating.results import Evaluation
+from kerncast.files.artefact import ArtefactKind, Findings, PathContents
 from kerncast.files.atomic import write_atomically
+from kerncast.files.foreign import decode_json, guarded, read_json
 from kerncast.files.parquet import parquet_metadata, read_parquet
-from kerncast.parsing import decode_json
+from kerncast.scoring.figures import Figures
 
 KEY, FACTS = "kerncast-predictions", "kerncast-evaluated"
 AGAIN = "evaluate the model again"
@@ -76,11 +79,9 @@ def read_predictions(path: Path) -> pl.DataFrame:
 
 
 def _read(path: Path) -> tuple[pl.DataFrame, str | None]:
-    try:
-        metadata = parquet_metadata(path)
-        content, said, frame = metadata[KEY], metadata.get(FACTS), read_parquet(path)
-    except (OSError, KeyError, pl.exceptions.PolarsError) as error:
-        raise BadFile(f"{path} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {AGAIN}") from error
+    with guarded(path, AGAIN):
+        metadata, frame = parquet_metadata(path), read_parquet(path)
+    content, said = metadata.get(KEY), metadata.get(FACTS)
     if _digest(frame, said) != content:
         raise BadFile(f"{path} differs from its checksum: {AGAIN}")
     return frame, said
@@ -99,3 +100,33 @@ def read_evaluated(path: Path) -> Saved:
         # A file of `compare` has a row per problem.
         raise BadFile(f"{path} does not hold what two evaluations are compared by: {AGAIN} with `save_predictions`")
     return Saved(path, evaluated, rows)
+
+
+def check_predictions(findings: Findings) -> None:
+    """A table of predictions: the checksum of its cells."""
+    with findings.looking(findings.path):
+        frame = read_predictions(findings.path)
+        findings.checks += ["checksum", f"{frame.height:,} rows"]
+
+
+def check_evaluation(findings: Findings) -> None:
+    """What `evaluate --json` printed: the figures of the model and the baselines."""
+    with findings.looking(findings.path, "figures"):
+        try:
+            data = read_json(findings.path, dict[str, Any])
+            for card in (data["overall"], *data["baselines"].values()):
+                Figures.of(card)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadFile(f"{findings.path} is damaged ({type(error).__name__}: {error}): evaluate the model again") from error
+        findings.notes.append(f"{findings.path} has no checksum: what a command prints has none")
+
+
+def _is_evaluation(contents: PathContents) -> bool:
+    head = contents.head
+    return contents.path.suffix == ".json" and b'"includes_training_data"' in head and b'"overall"' in head
+
+
+PREDICTIONS = ArtefactKind(
+    "predictions", lambda contents: contents.path.suffix == ".parquet" and is_predictions(contents.path), check_predictions
+)
+EVALUATION = ArtefactKind("evaluation", _is_evaluation, check_evaluation)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kerncast.evaluating.solutions.scoring import said
-from kerncast.limits import sentence
+from kerncast.op.limits import sentence
 from kerncast.scoring.metrics import LOG_ERRORS
 from kerncast.work import BANDWIDTH, TFLOPS
 from kerncast.writing.terminal import TextTable, assignments, counted, distinct, duration, printable, three_digits

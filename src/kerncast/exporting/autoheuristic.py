@@ -24,8 +24,8 @@ from kerncast.errors import InvalidValue
 from kerncast.exporting.lookup_table import DTYPES, FAMILY, PLAIN
 from kerncast.files.atomic import write_bytes
 from kerncast.learners.trees import Tree
+from kerncast.models.limits.configs import reach_of
 from kerncast.models.model import Model
-from kerncast.models.reach import reach_of
 from kerncast.progress import QUIET, Progress
 from kerncast.selecting.tiers.build import PortfolioScores, TierOptions
 from kerncast.selecting.tiers.cart import Material, grow

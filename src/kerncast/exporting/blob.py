@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kerncast.compiling.blob.binding import BlobBinding, compiled_runtime
+from kerncast.compiling.blob.container import MAGIC, unpacked
 from kerncast.compiling.blob.runtime import runtime_header, runtime_source
 from kerncast.compiling.blob.sections import blob
 from kerncast.compiling.lower import Artefact
 from kerncast.exporting.golden import golden_vectors
 from kerncast.exporting.project import numeric_version, refuse_prefix, write_sources
+from kerncast.files.artefact import ArtefactKind, Findings
 from kerncast.files.atomic import refuse_existing, write_bytes
 from kerncast.progress import QUIET, Progress
-from kerncast.writing.c import filled
-from kerncast.writing.packaged import packaged_c
+from kerncast.writing.c import filled, packaged_c
 
 SUFFIX = ".kcb"
 # The model that the runtime's project tests itself with.
@@ -39,3 +41,21 @@ def write_blob(
         "CMakeLists.txt": filled(packaged_c(PACKAGE, "CMakeLists.txt"), prefix, version=numeric_version()),
     }
     return [out, *write_sources(artefact, runtime, {**{name: text.encode() for name, text in files.items()}, TESTED: data})]
+
+
+def check_blob(findings: Findings) -> None:
+    """A model in one file: its checksum and tables; if there is a compiler, also that the runtime takes it and its answers."""
+    with findings.looking(findings.path):
+        data = findings.path.read_bytes()
+        findings.checks += ["checksum", f"{len(unpacked(data, str(findings.path))):,} tables"]
+        findings.progress.stage("compiling the runtime")
+        library = compiled_runtime()
+        if library is None:
+            findings.notes.append("there is no C compiler, so its answers were not compared with those stored in it")
+            return
+        loaded = BlobBinding(library, data, str(findings.path))
+        findings.checks.append(f"{loaded.self_test():,} golden vectors")
+        loaded.close()
+
+
+BLOB = ArtefactKind("blob", lambda contents: contents.head.startswith(MAGIC), check_blob)

@@ -17,7 +17,6 @@ from kerncast.compiling.lower import Artefact
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
 from kerncast.models.model import Model
-from kerncast.models.offered import OfferedModel
 from kerncast.models.tier import Tier
 from kerncast.op import Problem
 from kerncast.problems import named_sets, problem_set
@@ -131,7 +130,7 @@ def _drawn(model: Model, count: int = 512) -> pl.DataFrame:
 
 def _problems(model: Model) -> pl.DataFrame:
     """Problems to test with, as stored in a dataset."""
-    measured = model.own.out_of_fold if isinstance(model, OfferedModel) else model.out_of_fold
+    measured = model.own.out_of_fold if model.given is not None and model.own is not None else model.out_of_fold
     if measured is not None:
         return measured
     if model.slim:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from kerncast.errors import InvalidValue
+from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.artefact import ArtefactKind, Findings
 from kerncast.files.atomic import write_bytes
 from kerncast.files.versioned import Versioned
 from kerncast.models.model import Model
@@ -52,3 +53,16 @@ def write_table(out: Path, model: Model, answers: list[dict[str, Any]]) -> None:
         model=manifest.checksum, choices=answers,
     )  # fmt: skip
     write_bytes(out, CHOICES_FILE.text(data, indent=1))
+
+
+def check_table_of_choices(findings: Findings) -> None:
+    """A table of choices that `export` wrote: its checksum, and that every entry is an answer."""
+    with findings.looking(findings.path):
+        contents = CHOICES_FILE.read(findings.path)
+        for number, answer in enumerate(contents.choices, 1):
+            if not {"problem", "status"} <= answer.keys():
+                raise BadFile(f"{findings.path}, choice {number} has no problem or no status: export the model again")
+        findings.checks += ["checksum", f"{len(contents.choices):,} choices"]
+
+
+CHOICES = ArtefactKind("table of choices", lambda contents: f'"{FORMAT}"'.encode() in contents.head, check_table_of_choices)

@@ -16,7 +16,9 @@ from kerncast.compiling.packaged import packaged
 from kerncast.errors import InvalidValue
 from kerncast.exporting.cpp import cpp_header
 from kerncast.exporting.golden import golden_decisions, golden_vectors
-from kerncast.files.atomic import build_directory, file_checksum, refuse_existing
+from kerncast.files.artefact import ArtefactKind, Findings, PathContents
+from kerncast.files.atomic import build_directory, refuse_existing
+from kerncast.files.checksums import file_checksum
 from kerncast.files.versioned import Versioned
 from kerncast.progress import QUIET, Progress
 from kerncast.version import __version__
@@ -140,3 +142,27 @@ def pkg_config(artefact: Artefact, prefix: str) -> str:
     # CMake fills these in when it configures the project.
     cmake = {f"cmake_{name}": f"@{package_name(prefix)}_{name}@" for name in ("up", "libdir", "includedir")}
     return filled(packaged("artefact.pc.in"), prefix, description=said, cmake_version="@PROJECT_VERSION@", **cmake)
+
+
+def check_export(findings: Findings) -> None:
+    """Exported C: the checksums of its sources. The tables in them have a checksum of their own, which the C compares."""
+    path = findings.path
+    if not (path / EXPORT).exists():
+        findings.notes.append(f"{path} has no {EXPORT}, so only its own self-test can check it: export the model again for one")
+        return
+    with findings.looking(path / EXPORT, "manifest"):
+        listed = EXPORT_FILE.read(path / EXPORT).files
+        for name, checksum in listed.items():
+            if "/" in name or not (path / name).is_file():
+                findings.wrong(path / name, f"{path} is incomplete: {name} is missing; export the model again")
+            elif file_checksum(path / name) != checksum:
+                findings.wrong(path / name, f"{path / name} differs from its checksum: export the model again")
+    if not findings.faults:
+        findings.checks.append(f"checksums of {len(listed):,} files")
+
+
+def _is_at(contents: PathContents) -> bool:
+    return contents.holds(EXPORT) or (contents.holds("selftest.c") and contents.holds_like("*.pc.in"))
+
+
+PROJECT = ArtefactKind("exported C", _is_at, check_export, (EXPORT,))

@@ -11,8 +11,7 @@ from functools import cache
 
 from kerncast.expr import meaning
 from kerncast.expr.nodes import Expr, Symbol, Table, topological
-from kerncast.writing.c import c_number, comment, filled
-from kerncast.writing.packaged import packaged_c
+from kerncast.writing.c import c_number, comment, filled, packaged_c
 
 _TEMPLATES = {
     "add": "kc_saturate({0} + {1})",

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import hashlib
 import itertools
 import os
 import re
@@ -174,12 +173,6 @@ def _held(draft: Path, flags: int) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def file_checksum(path: Path) -> str:
-    """A hash of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def sync_tree(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Parquet tables, read no further than their budgets.
+"""Parquet tables, read no further than the limit of `files.foreign`.
 
 A page of a few bytes may stand for two billion values, and the totals at the end of a file may be wrong. So what a table
 expands to is added up from the headers of its pages, which a reader has to follow, before polars reads any of them.
@@ -14,9 +14,9 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
-from kerncast.budgets import COLUMNS, EXPANDED_BYTES, TABLE_PAGES
 from kerncast.errors import BadFile, quoted
 from kerncast.files.checksums import file_state
+from kerncast.files.foreign import COLUMN, EXPANDED, PAGE
 
 MAGIC = b"PAR1"
 # A header of a page is some dozens of bytes; statistics in it may be long.
@@ -25,12 +25,12 @@ LONGEST_HEADER = 2**24
 BYTE_ARRAY = 6
 # Nothing that describes a table nests more deeply.
 DEEPEST = 16
-# Files of which this process knows that they are within their budgets.
+# Files of which this process knows that they are within the limit.
 _KNOWN: set[tuple[int, int, int, int]] = set()
 
 
 def read_parquet(file: Path) -> pl.DataFrame:
-    """A table; BadFile above a budget, OSError or polars' errors if it cannot be read."""
+    """A table; BadFile above the limit, OSError or polars' errors if it cannot be read."""
     refuse_large_table(file)
     with _panics_are_errors():
         return pl.read_parquet(file, glob=False)
@@ -66,7 +66,7 @@ def scan_parquet(file: Path) -> pl.LazyFrame:
 
 
 def refuse_large_table(file: Path) -> None:
-    """Refuse a table with more columns, pages or bytes than the budgets allow, and names that polars cannot open."""
+    """Refuse a table with more columns, pages or bytes than the limit allows, and names that polars cannot open."""
     try:
         str(file).encode()
     except UnicodeEncodeError:
@@ -76,11 +76,11 @@ def refuse_large_table(file: Path) -> None:
         return
     try:
         with file.open("rb") as stream:
-            left = EXPANDED_BYTES.limit
+            left = EXPANDED.most
             for size in _page_sizes(stream, str(file)):
-                left -= size
+                left -= max(size, PAGE.counts_as)
                 if left < 0:
-                    EXPANDED_BYTES.refuse(None, f"{file}, expanded,")
+                    EXPANDED.refuse(None, f"{file}, expanded,")
     except (_Cut, struct.error, IndexError, TypeError, KeyError, AttributeError) as error:
         raise pl.exceptions.ComputeError("what it says of its columns is damaged") from error
     _KNOWN.add(key)
@@ -101,16 +101,12 @@ def _page_sizes(stream: BinaryIO, name: str) -> Iterator[int]:
     stream.seek(end - 8 - length)
     described = _Thrift(stream.read(length)).struct()
     # An element of the schema without children is a column.
-    COLUMNS.refuse(sum(5 not in element for element in described[2]), name)
-    left = TABLE_PAGES.limit
+    COLUMN.refuse(sum(5 not in element for element in described[2]), name)
     for group in described.get(4, ()):
         for chunk in group[1]:
             column = chunk[3]
             wide = 16 if column[1] == BYTE_ARRAY else 8
             for size, values in _pages(stream, column, end):
-                left -= 1
-                if left < 0:
-                    TABLE_PAGES.refuse(None, name)
                 yield max(size, values * wide)
 
 

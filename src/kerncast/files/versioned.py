@@ -16,10 +16,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.errors import BadFile
-from kerncast.parsing import decode_json
-from kerncast.writing.keys import key_rule
+from kerncast.files.foreign import JSON, decode_json, key_rule
 
 T = TypeVar("T", bound=msgspec.Struct)
 SEAL = "seal"
@@ -54,7 +52,7 @@ class Versioned(Generic[T]):
         """The contents of a file; `remedy` replaces the usual one."""
         if file.exists() and not file.is_file():  # a pipe would never end
             raise BadFile(f"{file} is not a file: {remedy or self.remedy}")
-        return self.decode(JSON_BYTES.read(file), file, remedy)
+        return self.decode(JSON.read(file), file, remedy)
 
     def decode(self, text: bytes, file: Path, remedy: str | None = None) -> T:
         """The contents of a text; `file` is named in errors."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kerncast.models.hull import against_facts, outside_hull
 from kerncast.models.model import Model
 from kerncast.op import Problem
 
@@ -21,11 +20,10 @@ class Abstain(Exception):
 def in_range(model: Model, values: Mapping[str, Any]) -> Problem:
     """The problem as the model's family has it; without its epilogue if the model has never seen one."""
     asked = Problem(model.family, {name: value for name, value in values.items() if name in model.family.problem.parameters})
-    outside = outside_hull(model, asked)
+    outside = model.envelope.coverage.outside(asked)
     if outside and all(item.parameter in EPILOGUE for item in outside):
         asked = Problem(model.family, {**asked.as_dict(), **dict.fromkeys(item.parameter for item in outside)})
-        outside = outside_hull(model, asked)
-    fact = outside[0] if outside else against_facts(model, asked)
-    if fact is not None:
-        raise Abstain(f"{fact.parameter}={fact.value} is out of range: in training it was {fact.rule}")
+    beyond = model.envelope.judge(asked).outside
+    if beyond is not None:
+        raise Abstain(f"{beyond.parameter}={beyond.value} is out of range: in training it was {beyond.rule}")
     return asked

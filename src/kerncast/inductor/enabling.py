@@ -12,7 +12,7 @@ from typing import Any
 from kerncast import devices
 from kerncast.backends.inductor.build import cpu_software
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.files.given import given_path
+from kerncast.files.places import given_path
 from kerncast.inductor import hooks
 from kerncast.inductor.chooser import Chooser, Policy
 from kerncast.inductor.entry import MODEL, turned_off

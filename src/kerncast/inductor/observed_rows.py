@@ -31,10 +31,10 @@ from kerncast.families.flex_attention_triton import flex_attention_triton
 from kerncast.families.gemm_inductor_cpp import gemm_inductor_cpp
 from kerncast.families.gemm_triton import triton
 from kerncast.families.torch_products import flex_problem, gemm_problem
+from kerncast.files.foreign import decode_json
 from kerncast.files.lock import claimed
 from kerncast.inductor.observed_log import FORMAT, VERSION, keep, logs_of, refuse_foreign, token_of
 from kerncast.op import Family
-from kerncast.parsing import decode_json
 from kerncast.writing.terminal import counted, line
 
 BACKEND = "torch.compile"

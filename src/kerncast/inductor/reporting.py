@@ -11,14 +11,12 @@ from typing import Any
 
 import msgspec
 
-from kerncast.budgets import JSON_BYTES
-from kerncast.errors import BadFile
 from kerncast.files.atomic import write_bytes
+from kerncast.files.foreign import guarded, read_json
 from kerncast.files.versioned import json_text
 from kerncast.inductor import decisions
 from kerncast.inductor.decisions import ABSTAINED, CHOSEN, TIMED, Decision
 from kerncast.inductor.saying import say
-from kerncast.parsing import decode_json
 from kerncast.writing import html
 from kerncast.writing.terminal import TextTable, assignments, duration, printable
 
@@ -77,10 +75,8 @@ class Report:
     @classmethod
     def read(cls, path: Path) -> Report:
         """What a process with KERNCAST_REPORT wrote."""
-        try:
-            found = decode_json(JSON_BYTES.read(path), type=_Written)
-        except (msgspec.DecodeError, OSError) as error:
-            raise BadFile(f"{path} is no report ({error}): name the file that KERNCAST_REPORT named") from error
+        with guarded(path, "name the file that KERNCAST_REPORT named", "is no report"):
+            found = read_json(path, type=_Written)
         return cls(found.decisions)
 
     def _headline(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kerncast.errors import InvalidValue
 from kerncast.files.atomic import write_bytes
-from kerncast.files.given import given_path
+from kerncast.files.places import given_path
 from kerncast.files.versioned import json_text
 from kerncast.inductor.shape_problems import problem_of
 from kerncast.inductor.shape_tracing import Matrix, Seen, trace

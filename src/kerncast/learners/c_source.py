@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kerncast.op import Family
-from kerncast.writing.sealed import Sealed
+from kerncast.writing.c import Sealed
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from kerncast.arrays import Flags, Floats
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.expr import Expr
-from kerncast.files.expanding import refuse_large_archive
+from kerncast.files.foreign import refuse_large_archive
 from kerncast.learners.c_source import CScope, CSource
 from kerncast.learners.knobs import refuse_bad_values
 from kerncast.learners.target import Target

@@ -20,8 +20,9 @@ import polars as pl
 
 from kerncast.arrays import Floats
 from kerncast.data import schema
-from kerncast.errors import BadFile, InvalidValue
+from kerncast.errors import InvalidValue
 from kerncast.expr import Expr
+from kerncast.files.foreign import guarded
 from kerncast.files.parquet import read_parquet
 from kerncast.learners.c_source import CScope, CSource, learn_function
 from kerncast.learners.contract import Fitting, Learner, Options, Output
@@ -29,8 +30,7 @@ from kerncast.learners.target import Target
 from kerncast.op import Family
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
-from kerncast.writing.c import define
-from kerncast.writing.packaged import packaged_c
+from kerncast.writing.c import define, packaged_c
 
 FILE = "lines.parquet"
 # The fewest different sizes that make a line; a group with fewer uses the line of all rows.
@@ -132,11 +132,9 @@ class Linear(Learner):
     @classmethod
     def load(cls, folder: Path, options: Options) -> Self:
         learner = cls(options)
-        try:
+        with guarded(folder / FILE, "train the model again, or restore the file"):
             lines = read_parquet(folder / FILE)
             learner.target_ = Target(lines["target"][0], bool(lines["target_log"][0]))
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise BadFile(f"{folder / FILE} is damaged ({error}): train the model again, or restore the file") from error
         learner.lines_ = lines.drop("target", "target_log")
         return learner
 

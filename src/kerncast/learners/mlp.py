@@ -27,8 +27,7 @@ from kerncast.learners.contract import (
 )  # fmt: skip
 from kerncast.tables.feature_rows import Rows
 from kerncast.tables.table import Table
-from kerncast.writing.c import c_number
-from kerncast.writing.packaged import packaged_c
+from kerncast.writing.c import c_number, packaged_c
 
 # Epochs without a better validation error before it stops.
 PATIENCE = 15

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from kerncast.arrays import Floats
-from kerncast.budgets import TABLE_CELLS
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.files.foreign import CELL
 from kerncast.learners.contract import Options, options_of
 from kerncast.learners.mlp import Mlp, Scaling
 from kerncast.learners.target import NAMES, Target
@@ -251,7 +251,7 @@ def _rows(file: Path) -> list[tuple[int, list[str]]]:
     """The rows of a CSV file with their lines, empty ones left out."""
     try:
         size = file.stat().st_size
-        TABLE_CELLS.refuse(size // CELL_BYTES, str(file))
+        CELL.refuse(size // CELL_BYTES, str(file))
         reader = csv.reader(io.StringIO(file.read_text(encoding="utf-8-sig")), strict=True)
         return [(reader.line_num, cells) for cells in reader if cells]
     except FileNotFoundError as error:

@@ -7,7 +7,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from kerncast.models.hull import OutOfRange
+from kerncast.models.limits.envelope import Verdict
+from kerncast.models.limits.trained import OutOfRange
 from kerncast.models.statuses import Answered
 from kerncast.models.tier import Tier
 from kerncast.op import Config, Family, Problem
@@ -17,7 +18,13 @@ from kerncast.writing import html
 from kerncast.writing.terminal import assignments, duration, known, printable, three_digits
 
 __all__ = [
-    "Answer", "Pin", "Tier", "fallback_words", "refused_outside", "trained_with", "unlike_measured", "with_fallback",
+    "Answer",
+    "Pin",
+    "Tier",
+    "as_judged",
+    "fallback_words",
+    "refused_outside",
+    "with_fallback",
     "without_choice",
 ]  # fmt: skip
 
@@ -165,30 +172,30 @@ class Answer:
 PIN_WORDS = {Pin.DECIDED: "decided", Pin.NOT_APPLIED: "not applied"}
 
 
-def trained_with(outside: OutOfRange) -> str:
-    """The trained range of a parameter, and the value that is not in it."""
-    value = str(outside.value).lower() if isinstance(outside.value, bool) else outside.value
-    return f"{outside.parameter} was trained with {outside.rule} only, got {value}"
-
-
 def fallback_words(called: str) -> str:
     """What the reason of a refusal says of its fallback."""
     return f"; the fallback is the {'library' if called == 'library' else 'best config on average that can run it'}"
 
 
-def unlike_measured(answer: Answer, outside: OutOfRange | None) -> Answer:
-    """An answer to a problem that is in range but unlike all measured ones (None: it is like them): what it chose stays."""
-    if outside is None or not answer.ok:
+def as_judged(answer: Answer, verdict: Verdict) -> Answer:
+    """An answer with what a verdict makes of it: its bounds, its status and what is said of it. What was chosen stays."""
+    if not answer.ok or verdict == Verdict():
         return answer
-    reason = f"{trained_with(outside)}: nothing like it was measured"
-    return replace(answer, status=Answered.OUT_OF_RANGE, reason=reason, outside=outside)
+    answer = replace(answer, known=answer.known if verdict.known is None else verdict.known)
+    if not verdict.calibrated:
+        assert answer.time_ns is not None
+        bounds = verdict.widened(answer.time_ns, answer.lower_ns, answer.upper_ns)
+        lower, upper = (None if bound is None else float(bound) for bound in bounds)
+        answer = replace(answer, lower_ns=lower, upper_ns=upper, efficiency=None)
+    if verdict.stands:
+        return replace(answer, note=verdict.words or answer.note)
+    note = verdict.away.words if verdict.away is not None and verdict.away.believed else answer.note
+    return replace(answer, status=Answered.OUT_OF_RANGE, reason=verdict.words, outside=verdict.outside, note=note)
 
 
 def refused_outside(problem: Problem, outside: OutOfRange, fallback: Config | None = None, called: str = "") -> Answer:
     """A refusal that says what is outside the trained range, with a fallback that can run anyway."""
-    return with_fallback(
-        Answer(Answered.OUT_OF_RANGE, problem, reason=trained_with(outside), outside=outside), fallback, called
-    )
+    return with_fallback(Answer(Answered.OUT_OF_RANGE, problem, reason=outside.words, outside=outside), fallback, called)
 
 
 def with_fallback(refused: Answer, fallback: Config | None, called: str) -> Answer:
@@ -209,4 +216,4 @@ def without_choice(family: Family, answer: Answer) -> Answer:
         return answer
     label = isinstance(family.problem.parameters[outside.parameter], (Bool, Categorical))
     status = Answered.UNSUPPORTED if label else answer.status
-    return replace(answer, status=status, reason=trained_with(outside), fallback=None, fallback_name="")
+    return replace(answer, status=status, reason=outside.words, fallback=None, fallback_name="")

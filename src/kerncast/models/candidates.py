@@ -12,9 +12,10 @@ import polars as pl
 from kerncast.arrays import Flags, Floats, Ints
 from kerncast.data import schema
 from kerncast.device import Device
+from kerncast.errors import InvalidValue
 from kerncast.expr import Program
-from kerncast.expr.to_columns import read_column
-from kerncast.models.reach import Reach
+from kerncast.models.limits.configs import Reach, problem_numbers
+from kerncast.models.problem_frames import problem_frame
 from kerncast.models.rules import config_rules, model_rules
 
 if TYPE_CHECKING:
@@ -53,9 +54,17 @@ class Candidates:
 
     def allowed(self, values: Mapping[str, Any], rows: Ints) -> Flags:
         """Which candidates are available and can run the problem, by the family's rules."""
-        holds = self._rules_hold(self.vectors(values, rows))
-        for limit in (self.available, self.model.built_for(values)):
-            holds = holds if limit is None else holds & limit[rows]
+        problem = problem_frame(self.model.family, [values])
+        return np.asarray(self._available(problem, self.rules_of_many(problem, rows), rows)[0])
+
+    def _available(self, problems: pl.DataFrame, holds: Flags, rows: Ints) -> Flags:
+        """[problem, place in `rows`]: which of the candidates that obey the rules are there."""
+        if self.available is not None:
+            holds = holds & self.available[rows]
+        for number in range(problems.height if self.model.given is not None else 0):
+            built = self.model.built_for({n.removeprefix("problem."): v for n, v in problems.row(number, named=True).items()})
+            if built is not None:
+                holds[number] &= built[rows]
         return holds
 
     def _rules_hold(self, vectors: pl.DataFrame) -> Flags:
@@ -75,15 +84,7 @@ class Candidates:
         """Which candidates were tried on problems like this one."""
         if self.reach is None:
             return np.ones(self.model.candidates.height, dtype=bool)
-        return self.reach.holds(self.numbers_of(values))
-
-    def numbers_of(self, values: Mapping[str, Any]) -> Floats:
-        """A problem as numbers, in the order of its parameters."""
-        numbers = []
-        for name, parameter in self.model.family.problem.parameters.items():
-            index = None if values.get(name) is None else parameter.index(values[name])
-            numbers.append(float(parameter.inactive if index is None else parameter.number(index)))
-        return np.array(numbers)
+        return self.reach.holds(problem_numbers(self.model.family, problem_frame(self.model.family, [values]))[0])
 
     def _narrowed(self, allowed: Flags, numbers: Floats, rows: Ints) -> Flags:
         """Of the candidates that can run a problem those tried on such problems, else on its labels, else all.
@@ -104,17 +105,14 @@ class Candidates:
 
     def choosable(self, values: Mapping[str, Any], rows: Ints) -> Flags:
         """The candidates that can run the problem; if any of those were tried on similar problems, only these."""
-        return self._narrowed(self.allowed(values, rows), self.numbers_of(values), rows)
+        problem = problem_frame(self.model.family, [values])
+        allowed = self._available(problem, self.rules_of_many(problem, rows), rows)
+        return np.asarray(self._narrowed(allowed, problem_numbers(self.model.family, problem), rows)[0])
 
     def scores(self, values: Mapping[str, Any], rows: Ints) -> tuple[Floats, Floats]:
         """Scores (low is chosen) and times; infinite and negative where a config cannot run, or is expected to fail."""
-        allowed = self.choosable(values, rows)
-        score, time_ns = np.full(len(rows), np.inf), np.full(len(rows), -1.0)
-        if allowed.any():
-            described = self.model.describe(self.vectors(values, rows[allowed]), self.device)
-            scored, runs = self.model.scored(described), ~self.model.learner.fails(described)
-            score[allowed], time_ns[allowed] = (np.where(runs, x, no) for x, no in zip(scored, (np.inf, -1.0), strict=True))
-        return score, time_ns
+        score, time_ns = self.scores_of_many(problem_frame(self.model.family, [values]), rows)
+        return score[0], time_ns[0]
 
     def scores_of_many(self, problems: pl.DataFrame, rows: Ints) -> tuple[Floats, Floats]:
         """`scores` for a frame of problems: [problem, place in `rows`]. One call of the learner serves many problems."""
@@ -124,10 +122,8 @@ class Candidates:
         for start in range(0, problems.height, together):
             part, own = problems[start : start + together], slice(start, start + together)
             vectors = part.join(configs, how="cross", maintain_order="left_right")
-            allowed = self._rules_hold(vectors).reshape(part.height, len(rows))
-            if self.available is not None:
-                allowed = allowed & self.available[rows]
-            allowed = self._narrowed(allowed, self._numbers(part), rows)
+            allowed = self._available(part, self._rules_hold(vectors).reshape(part.height, len(rows)), rows)
+            allowed = self._narrowed(allowed, problem_numbers(self.model.family, part), rows)
             if allowed.any():
                 kept = vectors if allowed.all() else vectors.filter(pl.Series(allowed.ravel()))
                 described = self.model.describe(kept, self.device)
@@ -136,10 +132,14 @@ class Candidates:
                 time_ns[own][allowed] = np.where(runs, scored[1], -1.0)
         return score, time_ns
 
-    def _numbers(self, problems: pl.DataFrame) -> Floats:
-        """Problems as rows of numbers, in the order of their parameters."""
-        parameters = self.model.family.problem.parameters.items()
-        return np.stack([read_column(item.symbol(name), problems[f"problem.{name}"]) for name, item in parameters], axis=1)
+
+def refuse_no_candidates(model: Model) -> None:
+    """Refuse to choose from a model that does not say which configs work."""
+    if not model.candidates.height:
+        raise InvalidValue(
+            f"{model.path} does not record which configs work, so there is nothing to choose from: give the configs with "
+            "`configs` (kernels:FILE, build:DIR, a dataset or benchmark file, all)"
+        )
 
 
 def library_rows(model: Model) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kerncast import rates
-from kerncast.models.hull import fact_words, range_words
+from kerncast.models.limits.trained import fact_words, range_words
 from kerncast.models.manifest import Manifest
 from kerncast.scoring.splits import CONFIG
 from kerncast.writing import html, markdown

@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 
 from kerncast.arrays import Floats, Ints
-from kerncast.models.beyond import Beyond, Sizes, fit_beyond
 from kerncast.models.errors import LEVEL, Errors, joined, tails
-from kerncast.models.rarity import Traits
+from kerncast.models.limits.widening import Beyond, Sizes, Traits, fit_beyond
 
 # Errors depend on the size of the problem, so there are bands of predicted time, each with enough problems.
 MOST_BANDS = 8

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.data import schema
-from kerncast.errors import BadFile, InvalidValue
+from kerncast.errors import InvalidValue
+from kerncast.files.foreign import guarded, read_json
 from kerncast.files.parquet import read_parquet
 from kerncast.models.labels import Labels, labels_of
+from kerncast.models.limits.choices import SERVING, Serving, read_serving
+from kerncast.models.limits.configs import worked_on
 from kerncast.models.manifest import CANDIDATES, EVALUATION, LABELS, PREDICTIONS, PROBLEMS, Manifest
-from kerncast.models.serving import SERVING, Serving, read_serving
 from kerncast.op import Family
-from kerncast.parsing import decode_json
 from kerncast.scoring.figures import Figures
+
+if TYPE_CHECKING:
+    from kerncast.models.given import GivenConfigs
+    from kerncast.models.model import Model
 
 
 class ModelFiles:
@@ -26,19 +30,34 @@ class ModelFiles:
     path: Path
     manifest: Manifest
     family: Family
+    own: Model | None
+    """The model that this one is a part of: one of its devices, or with configs of a user's own; None: it is whole."""
+    given: GivenConfigs | None
+    """The configs to choose from instead of those that worked in training."""
 
     @cached_property
     def candidates(self) -> pl.DataFrame:
         """Every config that worked at least once, and how well it did in training (empty: not recorded)."""
+        if self.own is not None:
+            return self._candidates_of(self.own)
         if not self.recorded:
             columns = {name: dtype for name, dtype in schema.schema_of(self.family).items() if name.startswith("config.")}
             counts = {"ok": pl.Int64, "failed": pl.Int64, "share": pl.Float64, "portfolio_place": pl.Int64}
             return pl.DataFrame(schema={**columns, **counts})
         return schema.with_optional(self.family, _read(self.path / CANDIDATES), "config.")
 
+    def _candidates_of(self, own: Model) -> pl.DataFrame:
+        if self.given is not None:
+            return self.given.candidates(own)
+        if not self.family.config.parameters or (own.out_of_fold is None and own.serving is None):
+            return own.candidates
+        return own.candidates.filter(pl.Series(worked_on(own, self.manifest.device.name)))
+
     @property
     def label_table(self) -> pl.DataFrame | None:
         """What each config is called in the training data, as stored; None: the data name no kernels."""
+        if self.own is not None:
+            return self.own.label_table if self.given is None or self.given.names is None else self.given.names
         return _read(self.path / LABELS) if LABELS in self.manifest.files else None
 
     @cached_property
@@ -63,9 +82,13 @@ class ModelFiles:
     def out_of_fold(self) -> pl.DataFrame | None:
         """The out-of-fold prediction and the measurement of every training vector.
 
-        `device` is where it ran; `fold`, `time_ns` and `score` are the prediction (null: it was
-        trained without folds); `measured_ns` (null: it failed) and `noise` the measurement.
+        `device` is where it ran; `fold`, `time_ns` and `score` are the prediction (null: it was trained without folds);
+        `measured_ns` (null: it failed) and `noise` the measurement. None for configs that are given: measurements of others say
+        nothing of these.
         """
+        if self.own is not None:
+            whole = None if self.given is not None else self.own.out_of_fold
+            return None if whole is None else whole.filter(pl.col("device") == self.manifest.device.name)
         if PREDICTIONS not in self.manifest.files:
             return None
         return schema.with_optional(self.family, _read(self.path / PREDICTIONS))
@@ -73,6 +96,9 @@ class ModelFiles:
     @cached_property
     def serving(self) -> Serving | None:
         """What choosing needs of the training data, where a slim model keeps it; None: its predictions say it, or nothing."""
+        if self.own is not None:
+            whole = None if self.given is not None else self.own.serving
+            return None if whole is None else whole.narrowed(self.manifest.device.name)
         if SERVING not in self.manifest.files:
             return None
         names = [record.name for record in self.manifest.devices]
@@ -96,7 +122,7 @@ class ModelFiles:
     @cached_property
     def evaluation(self) -> dict[str, Any]:
         """The out-of-fold figures of the procedure that made it."""
-        data: dict[str, Any] = decode_json(JSON_BYTES.read(self.path / EVALUATION))
+        data: dict[str, Any] = read_json(self.path / EVALUATION)
         return data
 
     @cached_property
@@ -106,7 +132,5 @@ class ModelFiles:
 
 
 def _read(file: Path) -> pl.DataFrame:
-    try:
+    with guarded(file, "train the model again, or restore the file"):
         return read_parquet(file)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise BadFile(f"{file} is damaged ({error}): train the model again, or restore the file") from error

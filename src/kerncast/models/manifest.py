@@ -13,11 +13,11 @@ from kerncast.data.dataset import DeviceRecord
 from kerncast.declared.declaration import Declaration
 from kerncast.device import Device
 from kerncast.errors import BadFile, NotFound
-from kerncast.files.atomic import file_checksum
-from kerncast.files.given import names_a_file_inside
+from kerncast.files.checksums import file_checksum
+from kerncast.files.places import names_a_file_inside
 from kerncast.files.versioned import Versioned
 from kerncast.models.conformal import Interval
-from kerncast.models.elsewhere import Elsewhere
+from kerncast.models.limits.devices import Elsewhere
 
 FORMAT = "kerncast-model"
 VERSION = 1

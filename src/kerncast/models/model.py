@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -22,25 +23,27 @@ from kerncast.device import Device
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.files.atomic import copy_directory
-from kerncast.files.given import given_path
+from kerncast.files.foreign import key_rule
+from kerncast.files.places import given_path
 from kerncast.learners.contract import Learner
 from kerncast.learners.kinds import learner_class
 from kerncast.learners.lightgbm_text import refuse_other_names
 from kerncast.learners.target import Target
 from kerncast.models.answer import Answer
+from kerncast.models.answerer import PythonAnswerer
 from kerncast.models.card import card_html, summary_line
-from kerncast.models.elsewhere import away_from
 from kerncast.models.files import ModelFiles
-from kerncast.models.hull import Coverage
+from kerncast.models.given import GivenConfigs
+from kerncast.models.limits.configs import chosen_last
+from kerncast.models.limits.devices import away_from
+from kerncast.models.limits.envelope import Envelope
+from kerncast.models.limits.trained import Coverage
 from kerncast.models.manifest import MANIFEST, Manifest, read_manifest
-from kerncast.models.predicting import Predictor
 from kerncast.models.products import Product, products_of, whole_problem
 from kerncast.models.rules import model_rules
 from kerncast.op import Family, Problem
 from kerncast.scoring.scorecard import Predicted
 from kerncast.tables.feature_rows import Featurizer, Rows
-from kerncast.tables.never_worked import chosen_last
-from kerncast.writing.keys import key_rule
 from kerncast.writing.terminal import printable
 
 BLOCK_ROWS = 16_384
@@ -54,14 +57,23 @@ class Model(ModelFiles):
     compiled: ClassVar[Callable[[Model], Bests | None]] = staticmethod(lambda model: None)
     """Gives what finds the best candidates in compiled code, if there is a compiler; set by `selecting`, which can compile."""
 
-    NO_ERRORS: ClassVar[str] = "the model does not record how wrong it was in training, so its times have no interval"
-
-    def __init__(self, path: Path, manifest: Manifest, family: Family, learner: Learner, profile: Device | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        family: Family,
+        learner: Learner,
+        profile: Device | None = None,
+        *,
+        own: Model | None = None,
+        given: GivenConfigs | None = None,
+    ) -> None:
         """`profile` is the device that rules about configs hold for, if features are computed from other numbers."""
         self.path, self.manifest, self.family, self.learner = path, manifest, family, learner
         self.target = Target(manifest.target, manifest.target_log)
         self.profile = profile or manifest.device
-        self._predictors: dict[Device, Predictor] = {}
+        self.own, self.given = own, given
+        self._answerers: dict[Device, PythonAnswerer] = {}
         self._featurizers: dict[Device, Featurizer] = {}
         self._bound: dict[str, Model] = {}
 
@@ -156,20 +168,21 @@ class Model(ModelFiles):
 
     def problem(self, values: Mapping[str, Any]) -> Problem:
         """A problem of the model's family, validated; `tiles` may replace two sizes if the model reads only their product."""
+        if isinstance(values, Problem):
+            if values.family is self.family:
+                return values
+            if values.op is not self.family.op:
+                raise InvalidValue(f"the model is of {self.family.op.name}, the problem of {values.op.name}")
         return Problem(self.family, whole_problem(self, values))
 
     @property
     def trust_digest(self) -> str:
         """What the list of trusted models has for it."""
-        return self.manifest.checksum
+        return self.manifest.checksum if self.own is None else self.own.trust_digest
 
     def built_for(self, problem: Mapping[str, Any]) -> Flags | None:
         """Which candidates are there for a problem; None: all of them."""
-        return None
-
-    def mark(self, answer: Answer, row: int) -> Answer:
-        """An answer with one of the candidates, with what is to be said of it."""
-        return answer if self.recorded else replace(answer, note=self.NO_ERRORS)
+        return None if self.given is None else self.given.built_for(problem, self.labels)
 
     def featurizer(self, device: Device | None = None) -> Featurizer:
         """The featurizer, for the model's own device unless another is given.
@@ -199,45 +212,13 @@ class Model(ModelFiles):
         score, time_ns = self.scored(rows)
         if self.manifest.interval is None:
             return Predicted(score, time_ns)
-        return Predicted(score, time_ns, *self.bounds_of(rows.frame, time_ns))
+        return Predicted(score, time_ns, *self.envelope.bounds(rows.frame, time_ns))
 
     def scored(self, rows: Rows) -> tuple[Floats, Floats]:
         """Score (low is chosen) and time of described vectors."""
         output = self.learner.predict(rows)
         time_ns = self.target.decode(output.target, rows)
         return time_ns if output.score is None else output.score, time_ns
-
-    def bounds_of(self, problems: pl.DataFrame, time_ns: Floats) -> tuple[Floats, Floats]:
-        """The interval of each predicted time, given the problems (`problem.*`) that the times are of."""
-        interval = self.manifest.interval
-        assert interval is not None
-        if interval.widening is None:
-            return interval.bounds(time_ns)
-        rarity, beyond = interval.widening.traits.rarity(self.family, problems), interval.beyond
-        if beyond is None:
-            return interval.bounds(time_ns, rarity)
-        return interval.bounds(time_ns, rarity, beyond.bands(self.sizes_of(problems)))
-
-    def sizes_of(self, problems: pl.DataFrame) -> Floats:
-        """How large problems (`problem.*`) are, by the measure that the model's interval knows their range in."""
-        return self._size.columns(schema.symbol_columns(self.family, problems, "problem."))[:, 0]
-
-    @cached_property
-    def _size(self) -> Program:
-        assert self.manifest.interval is not None
-        assert self.manifest.interval.beyond is not None
-        measure = self.manifest.interval.beyond.sizes.measure
-        return Program({measure: self.featurizer().work().outputs[measure]})
-
-    def bounds(self, problem: Mapping[str, Any], time_ns: float) -> tuple[float | None, float | None]:
-        """The interval of one predicted time; None if the model has no intervals."""
-        if self.manifest.interval is None:
-            return None, None
-        kinds = schema.schema_of(self.family)
-        columns = [f"problem.{name}" for name in self.family.problem.parameters]
-        values = {name: pl.Series([problem[name.removeprefix("problem.")]], dtype=kinds[name]) for name in columns}
-        lower, upper = self.bounds_of(pl.DataFrame(values), np.array([time_ns]))
-        return float(lower[0]), float(upper[0])
 
     def rank_rows(self, rows: Rows) -> Predicted:
         """Like `predict_rows`, for judging choices: configs that break a rule or never worked in training are chosen last."""
@@ -292,7 +273,7 @@ class Model(ModelFiles):
         `device` is a profile, its name or the path of its file. On one that was not measured the interval is wider by how far
         it is from those that were; a model of fewer than three devices says `out_of_range`, and gives a time without interval.
         """
-        asked = self.predictor(device)
+        asked = self.answerer(device)
         if isinstance(problems, Mapping):
             if config is not None and not isinstance(config, Mapping):
                 raise InvalidValue("one problem has one config, got a list: give a list of problems too")
@@ -310,18 +291,18 @@ class Model(ModelFiles):
         """The k best configs for a problem on a device, as `predict` finds the best one; a refusal is a list of one."""
         if k < 1:
             raise InvalidValue(f"`k` must be at least 1, got {k}")
-        return self.predictor(device).ranked(problem, k)
+        return self.answerer(device).ranked(problem, k)
 
-    def predictor(self, device: Device | str | None = None) -> Predictor:
-        """The predictor for a device; for a model of several devices the caller must say which."""
+    def answerer(self, device: Device | str | None = None) -> PythonAnswerer:
+        """What answers for a device; for a model of several devices the caller must say which."""
         if device is None and len(self.manifest.devices) > 1:
             named = ", ".join(record.name for record in self.manifest.devices)
             raise InvalidValue(f"the model is for several devices ({named}): name one with `device`")
         found = self.rated(self._named(device) if isinstance(device, str) else device or self.device)
-        if found not in self._predictors:
+        if found not in self._answerers:
             own = len(self.manifest.devices) > 1 and away_from(self, found) is None
-            self._predictors[found] = Predictor(self.on(found) if own else self, found)
-        return self._predictors[found]
+            self._answerers[found] = PythonAnswerer(self.on(found) if own else self, found)
+        return self._answerers[found]
 
     def rated(self, device: Device) -> Device:
         """A profile of one of its devices with the rates that times were learned relative to; others stay as they are."""
@@ -362,15 +343,37 @@ class Model(ModelFiles):
         if len(self.manifest.devices) == 1 and wanted == self.device.name:
             return self
         if wanted not in self._bound:
-            from kerncast.models.bound import BoundModel
-
-            self._bound[wanted] = BoundModel(self, wanted)
+            self._bound[wanted] = self._of_device(wanted)
         return self._bound[wanted]
+
+    def _of_device(self, device: str) -> Model:
+        """Its candidates are those that worked on the device, its dtypes those that were measured there."""
+        manifest, records = self.manifest, {record.name: record for record in self.manifest.devices}
+        if device not in records:
+            raise InvalidValue(f"{self.path} was trained on {', '.join(records)}, not on {device}: name one of these")
+        digest = hashlib.blake2b(f"{manifest.checksum} on {device}".encode(), digest_size=16)
+        return self.part(
+            msgspec.structs.replace(
+                manifest, devices=(records[device],), dtypes=manifest.dtypes_on(device), hull=manifest.hull_on(device),
+                device_dtypes={}, device_software={}, software=manifest.software_on(device),
+                checksum=digest.hexdigest(),
+            )
+        )  # fmt: skip
+
+    def part(self, manifest: Manifest, given: GivenConfigs | None = None) -> Model:
+        """A part of this model that its `manifest` describes, or the model with configs that are `given`."""
+        profile = None if given is None else self.profile
+        return Model(self.path, manifest, self.family, self.learner, profile, own=self, given=given)
+
+    @cached_property
+    def envelope(self) -> Envelope:
+        """What its answers are worth, on a device that was measured."""
+        return Envelope(self)
 
     @cached_property
     def notes(self) -> list[str]:
         """What its data leave open: kinds of problems that were never measured, failures that were never seen."""
-        from kerncast.models.notes import data_notes  # it loads the sets of problems
+        from kerncast.models.limits.notes import data_notes  # it loads the sets of problems
 
         return data_notes(self)
 

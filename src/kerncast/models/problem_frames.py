@@ -6,7 +6,7 @@ alone. An empty cell (null, NaN) is a parameter that was not given. Whole number
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from kerncast.arrays import Ints
 from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.op import Config, Family
+from kerncast.op import Config, Family, Problem
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model
@@ -41,6 +41,22 @@ def vectors_in(model: Model, given: pl.DataFrame, device: str, config: Config | 
         same = {f"config.{name}": value for name, value in config.items()}
         columns |= {n: pl.Series(n, [value], kinds[n]).new_from_index(0, given.height) for n, value in same.items()}
     return _valid(model.family, columns, given.height)
+
+
+def problem_frame(family: Family, problems: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """Valid problems (all of their parameters), as stored in a dataset."""
+    kinds, rows = schema.schema_of(family), list(problems)
+    columns = {f"problem.{name}": [row[name] for row in rows] for name in family.problem.parameters}
+    return pl.DataFrame({name: pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()})
+
+
+def bare(values: Any) -> Problem | Mapping[str, Any]:
+    """A problem with columns `problem.M` or `M`; empty cells are parameters that were not given."""
+    if isinstance(values, Problem):
+        return values
+    if not isinstance(values, Mapping):
+        raise InvalidValue(f"a problem is a mapping of parameters to values, got {type(values).__name__}")
+    return {str(name).removeprefix("problem."): value for name, value in values.items() if value is not None}
 
 
 def without_device(family: Family, problem: Mapping[str, Any], device: str) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from kerncast.device import hardware_namespace
 from kerncast.errors import InvalidValue
 from kerncast.expr import Expr, Symbol
 from kerncast.learners.kinds import learner_class
-from kerncast.models.hull import Coverage
+from kerncast.models.limits.trained import Coverage
 from kerncast.models.manifest import Manifest
 from kerncast.op import Family
 from kerncast.parameters import Int

@@ -10,11 +10,12 @@ import msgspec
 import polars as pl
 
 from kerncast.errors import InvalidValue
-from kerncast.files.atomic import build_directory, file_checksum, refuse_unwritable
+from kerncast.files.atomic import build_directory, refuse_unwritable
+from kerncast.files.checksums import file_checksum
 from kerncast.files.versioned import json_text
 from kerncast.learners.gbdt import Gbdt
+from kerncast.models.limits.choices import SERVING, serving_of
 from kerncast.models.manifest import CANDIDATES, CARD, EVALUATION, IMPORTANCES, LABELS, write_manifest
-from kerncast.models.serving import SERVING, serving_of
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kerncast.errors import BadFile, CannotWrite
-from kerncast.files.cache import open_above
-from kerncast.files.user_data import data_folder
+from kerncast.files.places import data_folder, open_above
 from kerncast.writing.shell import word
 from kerncast.writing.terminal import printable
 

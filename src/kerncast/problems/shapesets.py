@@ -19,10 +19,9 @@ import msgspec
 import polars as pl
 
 from kerncast import dtypes
-from kerncast.budgets import JSON_BYTES
 from kerncast.errors import BadFile, InvalidValue, KerncastError
+from kerncast.files.foreign import JSON, decode_json, guarded, load_document
 from kerncast.parameters import Value
-from kerncast.parsing import decode_json, load_document
 from kerncast.problems.tables import column_type
 from kerncast.space import Space
 
@@ -58,7 +57,7 @@ def read_shapeset(text: str, space: Space) -> ShapeSet:
         raise InvalidValue(f"a shape set holds matrix products, and {space.owner} is none: give a named set or a file")
     path = Path(name)
     try:
-        sets = _sets(_content(JSON_BYTES.read(path)))
+        sets = _sets(_content(JSON.read(path)))
         if separator and (unknown := [item for item in wanted if item not in sets]):
             raise BadFile(f"it has no operation {unknown[0]}, only {', '.join(sets)}")
         return _problems(sets, wanted if separator else list(sets), space)
@@ -80,10 +79,8 @@ def shapeset_points(found: ShapeSet, space: Space) -> pl.DataFrame:
 
 
 def _content(data: bytes) -> Any:
-    try:
+    with guarded("it", "check how it was made", "is neither JSON nor msgpack"):
         return load_document(data)
-    except ValueError as error:
-        raise BadFile(f"it is neither JSON nor msgpack ({error})") from error
 
 
 def _sets(content: Any) -> dict[str, list[Any]]:

@@ -9,11 +9,10 @@ from typing import Any
 
 import polars as pl
 
-from kerncast.budgets import COLUMNS, JSON_BYTES, LINE_CHARACTERS
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.files.foreign import CHARACTER, COLUMN, JSON, load_json
 from kerncast.files.parquet import read_parquet
 from kerncast.parameters import Bool, Categorical, Int, Parameter
-from kerncast.parsing import load_json
 from kerncast.problems.axes import required, sizes
 from kerncast.space import Space
 
@@ -63,7 +62,7 @@ def _read(path: Path, space: Space, prefix: str) -> dict[str, list[Any]]:
     """The raw columns of a file as Python values."""
     try:
         if path.suffix == ".json":
-            return _json_columns(load_json(JSON_BYTES.read(path)), space, prefix)
+            return _json_columns(load_json(JSON.read(path)), space, prefix)
         if path.suffix == ".csv":
             frame = _csv(path)
             names = {name: name.removeprefix(prefix) for name in frame.columns}
@@ -81,9 +80,9 @@ def _read(path: Path, space: Space, prefix: str) -> dict[str, list[Any]]:
 def _csv(path: Path) -> pl.DataFrame:
     """A CSV table as text; a header that would take polars minutes is refused."""
     with path.open("rb") as file:
-        header = file.readline(LINE_CHARACTERS.limit + 1)
-    LINE_CHARACTERS.refuse(len(header), "line 1")
-    COLUMNS.refuse(header.count(b",") + 1, "line 1")
+        header = file.readline(CHARACTER.most + 1)
+    CHARACTER.refuse(len(header), "line 1")
+    COLUMN.refuse(header.count(b",") + 1, "line 1")
     return pl.read_csv(path, infer_schema=False, glob=False)
 
 

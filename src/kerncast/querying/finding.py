@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from kerncast.compiling.plain_request import PlainReader
 from kerncast.compiling.request import device_names
 from kerncast.devices import profiles
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models import software as softwares
-from kerncast.models.choosing import Choice
-from kerncast.models.hull import Coverage
+from kerncast.models.limits.trained import Coverage
 from kerncast.models.model import Model
 from kerncast.op import Family
-from kerncast.querying.predicting import Ask, Asked
+from kerncast.querying.predicting import Ask, OpAnswerer
 from kerncast.registry import OPS
 from kerncast.software import newest_version
-from kerncast.store.sources import profile_of
-from kerncast.store.store import Entry, Store, canonical
+from kerncast.store.groups import ModelChoice, is_meant
+from kerncast.store.store import Entry, Store
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):
@@ -34,46 +31,41 @@ class Address(msgspec.Struct, frozen=True, gc=False):
     software: str | None = None
 
 
-Key = tuple[Path, str | None]
-
-
 @dataclass(frozen=True)
-class Found:
-    """The model that answers, and what to say about it."""
+class ModelTarget:
+    """A model that answers, and what to say about it."""
 
     path: Path
+    device: str | None = None
+    """The device to answer for, if the model is one of several devices."""
+    names: tuple[str, ...] = ()
+    """What the device is called: the model must not see another name (`local`)."""
     warning: str | None = None
     software: str | None = None
     """What the model was trained on, if the model itself does not say."""
-    renamed: bool = False
-    """The request names the device in a way that the model does not know (`local`): the model must not see that name."""
     entry: str | None = None
     """The model's id in the store."""
-    device: str | None = None
-    """The device to answer for, if the model is one of several devices."""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> tuple[Path, str | None]:
         """What has the same key is answered by the same selector."""
         return self.path, self.device
 
-    ready: Asked | None = None
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """Who answers requests that name the same op, family, device and software."""
+
+    target: ModelTarget | None = None
+    """A model that answers all of them."""
+    choice: ModelChoice[ModelTarget] | None = None
+    """Models that cover different problems: the first one that covers a problem answers, else the one that comes closest."""
+    ready: OpAnswerer | None = None
     """Set if the store has no model: what ships with the package answers, a model or the roofline."""
 
 
-class Several:
-    """Models of one family on one device that cover different problems; the first ones are taken first."""
-
-    def __init__(self, choice: Choice[Found]) -> None:
-        self._choice, self._reader = choice, PlainReader(choice.family)
-
-    def nearest(self, request: Any) -> Found:
-        """The first model that covers a request's problem, else the one that comes closest, which says what it lacks."""
-        return self._choice.nearest(self._reader.read(request))
-
-
-Find = Callable[[Address], Found | Several]
-"""Which models may answer; a NotFound or InvalidValue says why none does."""
+Find = Callable[[Address], Route]
+"""Who may answer; a NotFound or InvalidValue says why nobody does."""
 
 
 def asking_for(software: str, find: Find) -> Find:
@@ -84,7 +76,7 @@ def asking_for(software: str, find: Find) -> Find:
 def in_store(store: Store, strict: bool = False, ask: Ask | None = None) -> Find:
     """Find models in a store, in the store's order; `ask` asks those that ship, if not `Model.predict`."""
 
-    def find(asked: Address) -> Found | Several:
+    def find(asked: Address) -> Route:
         if asked.op is None:
             raise InvalidValue('a request must name its op: {"op": "exp", …}')
         try:
@@ -98,43 +90,42 @@ def in_store(store: Store, strict: bool = False, ask: Ask | None = None) -> Find
         except NotFound as error:
             return _ready(asked, store, strict, error, ask)
         if asked.device is not None and any(len(entry.record.devices) > 1 for entry in found.entries):
-            return Found(store.path, ready=_question(asked, store, strict, ask))
+            return Route(ready=_answerer(asked, store, strict, ask))
         if len(found.entries) == 1 or found.family is None:
-            return _stored(found.entries[0], asked)
-        return _narrowed(found.family, [(_stored(entry, asked), coverage) for entry, coverage in found.by_coverage()])
+            return Route(_stored(found.entries[0], asked))
+        return _narrowed(found.family, [(_stored(entry, asked), coverage) for entry, coverage in found.coverages])
 
     return find
 
 
-def _ready(asked: Address, store: Store, strict: bool, error: NotFound, ask: Ask | None) -> Found:
+def _ready(asked: Address, store: Store, strict: bool, error: NotFound, ask: Ask | None) -> Route:
     """What ships answers in the place of a store without a model; if it has nothing to say either, the error stays."""
     if asked.op is None or asked.device is None:
         raise NotFound(f'{error}; or name the device, {{"device": "h100", …}}, for what comes with kerncast') from error
-    question = _question(asked, store, strict, ask)
-    if not question.sources() and ((strict and asked.software is not None) or profile_of(asked.device) is None):
+    answerer = _answerer(asked, store, strict, ask)
+    if not answerer.groups and ((strict and asked.software is not None) or answerer.profile is None):
         raise error
-    return Found(store.path, ready=question)
+    return Route(ready=answerer)
 
 
-def _question(asked: Address, store: Store, strict: bool, ask: Ask | None) -> Asked:
+def _answerer(asked: Address, store: Store, strict: bool, ask: Ask | None) -> OpAnswerer:
     assert asked.op is not None
     assert asked.device is not None
-    return Asked(asked.op, asked.device, asked.software, asked.family, None, strict, store, lenient=True, ask=ask)
+    return OpAnswerer(asked.op, asked.device, asked.software, asked.family, store=store, strict=strict, lenient=True, ask=ask)
 
 
-def _stored(entry: Entry, asked: Address) -> Found:
+def _stored(entry: Entry, asked: Address) -> ModelTarget:
     warning = entry.warning
     if warning is not None and asked.software is not None and not entry.software:
         warning = _other(entry.software, asked.software)
-    names = {alias for name in entry.record.devices for alias in (name, *_aliases(name))}
-    renamed = asked.device is not None and asked.device not in names
-    return Found(entry.path, warning, softwares.telling(entry.software), renamed, entry.id)
+    names = tuple(alias for name in entry.record.devices for alias in (name, *_aliases(name)))
+    return ModelTarget(entry.path, None, names, warning, softwares.telling(entry.software), entry.id)
 
 
-def _narrowed(family: Family, models: Sequence[tuple[Found, Coverage]]) -> Found | Several:
+def _narrowed(family: Family, models: Sequence[tuple[ModelTarget, Coverage]]) -> Route:
     """The first model alone, if the others cover the same problems and can be asked in the same ways."""
-    choice = Choice(family, models)
-    return Several(choice) if choice.apart or family.op.products else models[0][0]
+    choice = ModelChoice(family, models)
+    return Route(choice=choice) if choice.apart or family.op.products else Route(models[0][0])
 
 
 def among(models: Sequence[Model], strict: bool = False) -> Find:
@@ -142,8 +133,9 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
     several = {model.path for model in models if len(model.manifest.devices) > 1}
     models = [model.on(record.name) for model in models for record in model.manifest.devices]
 
-    def find(asked: Address) -> Found | Several:
-        fitting = [model for model in models if _fits(model, asked)]
+    def find(asked: Address) -> Route:
+        meant = (asked.op, asked.family, asked.device)
+        fitting = [item for item in models if is_meant(meant, item.manifest.op, item.family.id, device_names(item))]
         if not fitting:
             there = ", ".join(f"{model.family.id} on {model.device.name}" for model in models)
             on = f" on {asked.device}" if asked.device else ""
@@ -160,7 +152,7 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
             raise NotFound(f"{fitting[0].path}: {warning}: leave out `strict` to use it, or train one on that software")
         ordered = same if strict else [*same, *(model for model in fitting if model not in same)]
         if len(ordered) == 1:
-            return _given(ordered[0], asked, several)
+            return Route(_given(ordered[0], asked, several))
         family = ordered[0].family
         known = [(_given(model, asked, several), Coverage.of(model.manifest, family.problem.parameters)) for model in ordered]
         return _narrowed(family, known)
@@ -168,13 +160,10 @@ def among(models: Sequence[Model], strict: bool = False) -> Find:
     return find
 
 
-def _given(model: Model, asked: Address, several: Collection[Path]) -> Found:
-    renamed = asked.device is not None and asked.device not in device_names(model)
-    found = Found(model.path, renamed=renamed, device=model.device.name if model.path in several else None)
-    known = model.manifest.software
-    if asked.software is None or softwares.is_same(known, asked.software):
-        return found
-    return replace(found, warning=_other(known, asked.software))
+def _given(model: Model, asked: Address, several: Collection[Path]) -> ModelTarget:
+    known, device = model.manifest.software, model.device.name if model.path in several else None
+    same = asked.software is None or softwares.is_same(known, asked.software)
+    return ModelTarget(model.path, device, device_names(model), None if same else _other(known, asked.software or ""))
 
 
 def _other(known: Sequence[str], asked: str) -> str:
@@ -189,12 +178,3 @@ def _other(known: Sequence[str], asked: str) -> str:
 def _aliases(device: str) -> tuple[str, ...]:
     known = profiles().get(device)
     return known.aliases if known is not None else ()
-
-
-def _fits(model: Model, asked: Address) -> bool:
-    # An op of the user's own is known by its models alone.
-    if asked.op not in (None, model.manifest.op) and OPS.get(asked.op).name != model.manifest.op:
-        return False
-    if asked.family is not None and asked.family not in (model.family.id, model.family.id.split("/")[1]):
-        return False
-    return asked.device is None or asked.device in device_names(model) or canonical(asked.device) == model.device.name

@@ -4,35 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from kerncast import devices
+from kerncast import devices, dtypes
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.models.answer import Answer, fallback_words, unlike_measured, without_choice
+from kerncast.models.answer import Answer, as_judged, fallback_words, without_choice
 from kerncast.models.card import card_line
-from kerncast.models.manifest import MANIFEST
+from kerncast.models.limits.configs import never_seen
+from kerncast.models.limits.envelope import unlike_measured
 from kerncast.models.model import Model
 from kerncast.models.physics import lacking, missing, rates_read, rooflines
 from kerncast.models.roofline_misses import FILE, Misses, read_misses
 from kerncast.models.statuses import Answered
 from kerncast.op import Config, Family, Problem
-from kerncast.querying.covering import Chosen, Point
-from kerncast.querying.covering import chosen as covering
-from kerncast.querying.naming import knowing, never_seen
 from kerncast.querying.prediction import Prediction
-from kerncast.querying.twins import as_asked, with_rates_of_twins
 from kerncast.registry import FAMILIES, OPS
 from kerncast.software import also_of, is_same, matching, short_name
 from kerncast.store.entry import Entry
+from kerncast.store.find import (
+    ModelMatch,
+    Point,
+    entries_of,
+    find,
+    groups_of,
+    knowing,
+    loaded,
+    no_model,
+    profile_of,
+    with_rates_of_twins,
+)
+from kerncast.store.groups import ModelGroup, canonical, known_parameters
 from kerncast.store.shipped import INSTALLED, folder
-from kerncast.store.sources import Source, entries_of, no_model, profile_of, sources_of
-from kerncast.store.store import Store, canonical
+from kerncast.store.store import Store
 
 # Families of an op that may stand for it where no model says which is meant.
 USUAL = ("library", "single")
@@ -42,125 +50,192 @@ WIDEST = 100.0
 Ask = Callable[[Model, Sequence[Problem], Device | str], list[Answer]]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """One question about some problems."""
+class OpAnswerer:
+    """Answers problems of one op on one device. Finding its models takes longer than an answer, so a caller may keep it."""
 
-    op: str
-    device: Device | str
-    software: str | None = None
-    family: str | None = None
-    config: Point | None = None
-    strict: bool = False
-    """Ask no model of other software than is asked for."""
-    store: Store | None = None
-    """None: the user's own."""
-    lenient: bool = False
-    """A problem that is wrong gets the status `bad_input` instead of an error."""
-    ask: Ask | None = field(default=None, compare=False, repr=False)
-    """Asks a model in another way than `Model.predict` does, with the same answers."""
+    def __init__(
+        self,
+        op: str,
+        device: Device | str,
+        software: str | None = None,
+        family: str | None = None,
+        config: Point | None = None,
+        *,
+        store: Store | None = None,
+        strict: bool = False,
+        lenient: bool = False,
+        ask: Ask | None = None,
+    ) -> None:
+        """`strict`: ask no model of other software than is asked for. `lenient`: a wrong problem gets the status `bad_input`
+        instead of an error. `ask` asks a model in another way than `Model.predict` does, with the same answers.
+        """
+        self.op, self.device, self.software, self.family_name, self.config = op, device, software, family, config
+        self.store = Store.open() if store is None else store
+        self.strict, self.lenient, self._ask = strict, lenient, ask
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name of the device."""
         return self.device.name if isinstance(self.device, Device) else canonical(self.device)
 
-    def sources(self) -> list[Source]:
-        """Where to ask, the first one first."""
-        return sources_of(
-            self.op, self.device, family=self.family, software=self.software, store=self.store, strict=self.strict
+    @cached_property
+    def profile(self) -> Device | None:
+        """The profile of the device; None: only models know it."""
+        return profile_of(self.device)
+
+    @cached_property
+    def groups(self) -> list[ModelGroup]:
+        """The models to ask, the first ones first."""
+        return groups_of(
+            self.op, self.device, family=self.family_name, software=self.software, store=self.store, strict=self.strict
         )
 
+    @cached_property
+    def family(self) -> Family:
+        """The family whose problems are asked about: that of the first model that may answer, else the op's usual one."""
+        known = next((group.family for group in self.groups if group.family is not None), None)
+        return self._stand_in() if known is None else known
 
-@dataclass(frozen=True)
-class Ground:
-    """What a question is answered from. Finding it takes longer than an answer, so a caller that asks often keeps it."""
+    @cached_property
+    def usable(self) -> list[ModelGroup]:
+        """The models that can answer for the device; a device that nobody knows is refused."""
+        there = [group for group in self.groups if group.family is not None and (group.seen or self.profile is not None)]
+        if self.profile is None and not there:
+            assert isinstance(self.device, str)
+            raise devices.unknown(self.device)
+        return knowing(there, self.name, self.config)
 
-    profile: Device | None
-    sources: Sequence[Source]
-    family: Family
-
-    @classmethod
-    def of(cls, asked: Asked) -> Ground:
-        """What the store and the package have now; a device that nobody knows is refused."""
-        profile = profile_of(asked.device)
-        usable = [item for item in asked.sources() if item.lookup.family is not None and (item.seen or profile is not None)]
-        if profile is None and not usable:
-            assert isinstance(asked.device, str)
-            raise devices.unknown(asked.device)
-        usable = knowing(usable, asked.name, asked.config, loaded)
-        family = usable[0].lookup.family if usable else _stand_in(asked)
+    def ask(self, problems: Sequence[Point]) -> list[Prediction]:
+        """An answer to each problem, in order: of the first model that covers it, else of the roofline, and it says which."""
+        groups, count = self.usable, len(problems)
+        family = groups[0].family if groups else self._stand_in()
         assert family is not None
-        return cls(profile, usable, family)
-
-
-def predictions(asked: Asked, problems: Sequence[Point], ground: Ground | None = None) -> list[Prediction]:
-    """An answer to each problem, in order: of the first model that covers it, else of the roofline, and it says which."""
-    ground = ground or Ground.of(asked)
-    profile, sources, family = ground.profile, ground.sources, ground.family
-    refusing = _Refusing(asked, len(problems))
-    found: dict[int, Prediction] = {}
-    chosen: list[Chosen] = []
-    for place, problem in enumerate(problems):
-        with refusing.at(place, found):
-            if sources:
-                chosen.append(covering(sources, problem, place, profile))
-            else:
-                found[place] = _without_model(asked, family, problem)
-    for key in dict.fromkeys(item.key for item in chosen):
-        found |= _answered(asked, profile, [item for item in chosen if item.key == key], refusing)
-    answers = [found[place] for place in range(len(problems))]
-    open_ = [place for place, item in enumerate(answers) if item.status != Answered.BAD_INPUT]
-    others = _other_software(sources, chosen)
-    strange = {item.place for item in chosen if not item.source.seen}
-    ready = [_unless_vague(answers[at]) if at in strange else answers[at] for at in open_]
-    for place, item in zip(open_, _by_roofline(family, profile, asked.name, ready), strict=True):
-        answers[place] = replace(item, note="; ".join(filter(None, [item.note, _between_nodes(item, profile), others])))
-    return answers
-
-
-def _between_nodes(item: Prediction, profile: Device | None) -> str:
-    """A model knows how fast the links within a node are, of other devices too that have larger ones."""
-    gpus = item.problem.get("gpus")
-    if profile is None or not isinstance(gpus, int) or gpus <= profile.node_devices or item.time_ns is None:
-        return ""
-    return f"a node of {profile.name} has {profile.node_devices} devices: {gpus} are answered as if they were in one node"
-
-
-class _Refusing:
-    """What becomes of a problem that is wrong."""
-
-    def __init__(self, asked: Asked, count: int) -> None:
-        self.asked, self.count = asked, count
+        answers: dict[int, Prediction] = {}
+        matches: dict[int, ModelMatch] = {}
+        for place, problem in enumerate(problems):
+            with self._refusing(place, count, answers):
+                if groups:
+                    matches[place] = find(groups, problem, self.profile)
+                else:
+                    answers[place] = self._without_model(family, problem)
+        for key in dict.fromkeys(match.key for match in matches.values()):
+            answers |= self._answered({place: match for place, match in matches.items() if match.key == key}, count)
+        open_ = [place for place in range(count) if answers[place].status != Answered.BAD_INPUT]
+        others = _other_software(groups, list(matches.values()))
+        strange = {place for place, match in matches.items() if not match.group.seen}
+        ready = [_unless_vague(answers[place]) if place in strange else answers[place] for place in open_]
+        for place, item in zip(open_, self._by_roofline(family, ready), strict=True):
+            answers[place] = replace(item, note=_and(item.note, self._between_nodes(item), others))
+        return [answers[place] for place in range(count)]
 
     @contextmanager
-    def at(self, place: int, found: dict[int, Prediction]) -> Iterator[None]:
-        """The error says which problem it is of, or becomes its answer."""
+    def _refusing(self, place: int, count: int, answers: dict[int, Prediction]) -> Iterator[None]:
+        """An error about a problem says which problem it is of, or becomes its answer."""
         try:
             yield
         except (InvalidValue, NotFound) as error:
-            if not self.asked.lenient:
-                raise type(error)(f"problem {place + 1} of {self.count}: {error}" if self.count > 1 else str(error)) from error
-            found[place] = Prediction(self.asked.op, {}, self.asked.name, str(Answered.BAD_INPUT), reason=str(error))
+            if not self.lenient:
+                raise type(error)(f"problem {place + 1} of {count}: {error}" if count > 1 else str(error)) from error
+            answers[place] = Prediction(self.op, {}, self.name, str(Answered.BAD_INPUT), reason=str(error))
 
+    # -- models ------------------------------------------------------------------------------------------
 
-def _without_model(asked: Asked, family: Family, problem: Point) -> Prediction:
-    op = family.op
-    store = Store.open() if asked.store is None else asked.store
-    values = {**op.aliases.get(asked.op, {}), **_checked(family, problem)}
-    absent = missing(family, values)
-    if absent:
-        raise InvalidValue(f"the work of {op.name} depends on {', '.join(absent)}: give {'it' if len(absent) == 1 else 'them'}")
-    if asked.config is not None:
-        Config(family, asked.config)  # refuses what is no config
-    why = no_model(op.name, asked.name, asked.software, store, asked.family)
-    return Prediction(op.name, values, asked.name, str(Answered.OK), reason=why)
+    def _answered(self, matches: dict[int, ModelMatch], count: int) -> dict[int, Prediction]:
+        """What one model says to its problems, by their places."""
+        first = next(iter(matches.values()))
+        group, entry, model = first.group, first.entry, loaded(first.entry)
+        answers: dict[int, Prediction] = {}
+        valid: dict[int, Problem] = {}
+        for place, match in matches.items():
+            with self._refusing(place, count, answers):
+                valid[place] = model.problem(match.problem)
+        op = model.family.op.name
+        blank = {
+            place: Prediction(op, match.whole, self.name, str(Answered.OK), filled=match.filled)
+            for place, match in matches.items()
+            if place in valid
+        }
+        given = isinstance(self.device, Device) or str(self.device).endswith(".toml")
+        device: Device | str = self.profile if self.profile is not None and (given or not group.seen) else self.name
+        if first.taken and isinstance(device, Device):
+            device = with_rates_of_twins(device)
+        try:
+            if self._ask is not None and self.config is None:
+                told = self._ask(model, list(valid.values()), device)
+            else:
+                told = model.predict(list(valid.values()), self.config, device=device)
+        except InvalidValue as error:
+            if group.seen and not given:
+                raise
+            # A profile that lacks a number which the model reads.
+            status, why = str(Answered.OUT_OF_RANGE), str(error).replace(str(entry.path), entry.id)
+            return answers | {place: replace(item, status=status, reason=why) for place, item in blank.items()}
+        texts = model.manifest.software_on(self.name) or entry.software
+        software = ", ".join(dict.fromkeys(map(short_name, texts))) or None
+        if self.software is not None and entry.warning is None and not _is_of(texts, self.software):
+            entry = replace(entry, warning=f"{self.name} was measured with {software}, not with {self.software}")
+        line, strange = card_line(model, self.name), never_seen(model, self.name, self.config or {})
+        for place, answer in zip(valid, told, strict=True):
+            item, parts = blank[place], matches[place].parts
+            if strange is not None:
+                answer = as_judged(answer, unlike_measured(strange))
+            if parts is not None:
+                answer = parts.added(answer, model.problem(item.problem), entry.id)
+                item = replace(item, parts={parts.side.name: parts.size})
+            prediction = _told(item, without_choice(model.family, answer), entry, software, line)
+            answers[place] = _as_asked(prediction, first.taken)
+        return answers
 
+    # -- without a model ---------------------------------------------------------------------------------
 
-def family_of(asked: Asked) -> Family:
-    """The family whose problems are asked about: that of the first model that may answer, else the op's usual one."""
-    found = next((source.lookup.family for source in asked.sources() if source.lookup.family is not None), None)
-    return _stand_in(asked) if found is None else found
+    def _without_model(self, family: Family, problem: Point) -> Prediction:
+        op = family.op
+        values = {**op.aliases.get(self.op, {}), **known_parameters(family, problem)}
+        absent = missing(family, values)
+        if absent:
+            raise InvalidValue(
+                f"the work of {op.name} depends on {', '.join(absent)}: give {'it' if len(absent) == 1 else 'them'}"
+            )
+        if self.config is not None:
+            Config(family, self.config)  # refuses what is no config
+        why = no_model(op.name, self.name, self.software, self.store, self.family_name)
+        return Prediction(op.name, values, self.name, str(Answered.OK), reason=why)
+
+    def _stand_in(self) -> Family:
+        """The family whose work is computed where no model says which one is meant."""
+        op = OPS.get(self.op)
+        known = {family.id: family for family in FAMILIES if family.op is op}
+        if self.family_name is not None:
+            wanted = self.family_name if "/" in self.family_name else f"{op.name}/{self.family_name}"
+            if wanted not in known:
+                raise NotFound.named(f"family of {op.name}", self.family_name, known)
+            return known[wanted]
+        usual = [known[name] for name in (f"{op.name}/{item}" for item in USUAL) if name in known]
+        return (usual or list(known.values()))[0]
+
+    def _between_nodes(self, item: Prediction) -> str:
+        """A model knows how fast the links within a node are, of other devices too that have larger ones."""
+        gpus, profile = item.problem.get("gpus"), self.profile
+        if profile is None or not isinstance(gpus, int) or gpus <= profile.node_devices or item.time_ns is None:
+            return ""
+        return f"a node of {profile.name} has {profile.node_devices} devices: {gpus} are answered as if they were in one node"
+
+    def _by_roofline(self, family: Family, answers: Sequence[Prediction]) -> list[Prediction]:
+        """The roofline beside every answer, and in the place of those that have no time."""
+        profile = self.profile
+        if profile is None:
+            why = f"{self.name} has no profile, so its roofline is not known"
+            return [item if item.time_ns is not None else _unanswered(item, why) for item in answers]
+        floors = rooflines(family, profile, [item.problem for item in answers])
+        misses, found = known_misses(), []
+        for item, floor in zip(answers, floors, strict=True):
+            if item.time_ns is not None:
+                found.append(replace(item, roofline_ns=floor))
+            elif floor is None:
+                found.append(_unanswered(item, f"there is no roofline: {lacking(family, profile, item.problem)}"))
+            else:
+                found.append(_missed(item, floor, family, profile, misses))
+        return found
 
 
 def devices_of(op: str, family: str | None = None, software: str | None = None, store: Store | None = None) -> list[str]:
@@ -168,57 +243,6 @@ def devices_of(op: str, family: str | None = None, software: str | None = None, 
     opened = Store.open() if store is None else store
     known = entries_of(op, family, software, opened)
     return list(dict.fromkeys(name for entry in known for name in entry.record.devices))
-
-
-def _answered(asked: Asked, profile: Device | None, chosen: Sequence[Chosen], refusing: _Refusing) -> dict[int, Prediction]:
-    """What one model says to its problems, by their places."""
-    source, entry = chosen[0].source, chosen[0].entry
-    model = loaded(entry)
-    op = model.family.op.name
-    found: dict[int, Prediction] = {}
-    valid: dict[int, Problem] = {}
-    for item in chosen:
-        with refusing.at(item.place, found):
-            valid[item.place] = model.problem(item.problem)
-    blank = {
-        item.place: Prediction(op, item.whole, asked.name, str(Answered.OK), filled=item.filled)
-        for item in chosen
-        if item.place in valid
-    }
-    given = isinstance(asked.device, Device) or str(asked.device).endswith(".toml")
-    device: Device | str = profile if profile is not None and (given or not source.seen) else asked.name
-    taken = chosen[0].taken
-    if taken and isinstance(device, Device):
-        device = with_rates_of_twins(device)
-    try:
-        if asked.ask is not None and asked.config is None:
-            answers = asked.ask(model, list(valid.values()), device)
-        else:
-            answers = model.predict(list(valid.values()), asked.config, device=device)
-    except InvalidValue as error:
-        if source.seen and not given:
-            raise
-        # A profile that lacks a number which the model reads.
-        status, why = str(Answered.OUT_OF_RANGE), str(error).replace(str(entry.path), entry.id)
-        return found | {place: replace(item, status=status, reason=why) for place, item in blank.items()}
-    texts = model.manifest.software_on(asked.name) or entry.software
-    software = ", ".join(dict.fromkeys(map(short_name, texts))) or None
-    if asked.software is not None and entry.warning is None and not _is_of(texts, asked.software):
-        entry = replace(entry, warning=f"{asked.name} was measured with {software}, not with {asked.software}")
-    line = card_line(model, asked.name)
-    strange = never_seen(model, asked.name, asked.config or {})
-    divided = {item.place: item.parts for item in chosen if item.parts is not None}
-    answers = [unlike_measured(answer, strange) for answer in answers]
-    for number, place in enumerate(valid):
-        if place in divided:
-            whole = model.problem(blank[place].problem)
-            answers[number] = divided[place].added(answers[number], whole, entry.id)
-            blank[place] = replace(blank[place], parts={divided[place].side.name: divided[place].size})
-    told = zip(blank.items(), answers, strict=True)
-    return found | {
-        place: as_asked(_told(item, without_choice(model.family, answer), entry, software, line), taken)
-        for (place, item), answer in told
-    }
 
 
 def _told(blank: Prediction, answer: Answer, entry: Entry, software: str | None, line: str) -> Prediction:
@@ -236,6 +260,19 @@ def _told(blank: Prediction, answer: Answer, entry: Entry, software: str | None,
     )  # fmt: skip
 
 
+def _as_asked(answer: Prediction, taken: Point) -> Prediction:
+    """An answer about the twins, as one about the types that were asked for; it says so."""
+    if not taken:
+        return answer
+    back = {name: dtypes.TWINS[twin] for name, twin in taken.items()}
+    why = "; ".join(
+        f"{name}={back[name]} is answered as {twin}, which has the same size and rate: no model saw {back[name]} here"
+        for name, twin in taken.items()
+    )
+    reason = "; ".join(filter(None, [why, answer.reason]))
+    return replace(answer, problem={**answer.problem, **back}, taken=dict(taken), reason=reason)
+
+
 def _unless_vague(item: Prediction) -> Prediction:
     """The answer for a device that was not measured; without its time if the interval says nothing, for the roofline then."""
     if item.lower_ns is None or item.upper_ns is None or item.upper_ns <= WIDEST * item.lower_ns:
@@ -248,25 +285,13 @@ def _is_of(texts: Sequence[str], software: str) -> bool:
     return is_same(texts, software) or bool(matching(software, texts))
 
 
-@lru_cache(64)
-def _loaded(path: Path, _: int) -> Model:
-    return Model.load(path)
-
-
-def loaded(entry: Entry) -> Model:
-    """The model of an entry; kept, and read again if its manifest changes."""
-    if not (entry.path / MANIFEST).is_file():
-        return entry.load()  # says what is wrong with it, or is of another system
-    return _loaded(entry.path, (entry.path / MANIFEST).stat().st_mtime_ns)
-
-
-def _other_software(sources: Sequence[Source], chosen: Sequence[Chosen]) -> str:
+def _other_software(groups: Sequence[ModelGroup], matches: Sequence[ModelMatch]) -> str:
     """The software of models that were not asked, for a note."""
-    if not chosen:
+    if not matches:
         return ""
-    used = {item.entry.id for item in chosen}
-    place = next((source for source in sources if any(item.source is source for item in chosen)), sources[0])
-    others = [entry for entry in place.lookup.entries if entry.id not in used and entry.software]
+    used = {item.entry.id for item in matches}
+    asked = next((group for group in groups if any(item.group is group for item in matches)), groups[0])
+    others = [entry for entry in asked.entries if entry.id not in used and entry.software]
     texts = dict.fromkeys(short_name(text) for entry in others for text in entry.software)
     return also_of(texts) if texts else ""
 
@@ -285,25 +310,6 @@ def known_misses() -> Misses | None:
         if place is not None and (place / FILE).is_file():
             return _misses(place / FILE, (place / FILE).stat().st_mtime_ns)
     return None
-
-
-def _by_roofline(family: Family, profile: Device | None, device: str, answers: Sequence[Prediction]) -> list[Prediction]:
-    """The roofline beside every answer, and in the place of those that have no time."""
-    if profile is None:
-        why = f"{device} has no profile, so its roofline is not known"
-        return [item if item.time_ns is not None else replace(item, status=_refused(item), reason=_and(item.reason, why))
-                for item in answers]  # fmt: skip
-    floors = rooflines(family, profile, [item.problem for item in answers])
-    misses, found = known_misses(), []
-    for item, floor in zip(answers, floors, strict=True):
-        if item.time_ns is not None:
-            found.append(replace(item, roofline_ns=floor))
-        elif floor is None:
-            why = f"there is no roofline: {lacking(family, profile, item.problem)}"
-            found.append(replace(item, status=_refused(item), reason=_and(item.reason, why)))
-        else:
-            found.append(_missed(item, floor, family, profile, misses))
-    return found
 
 
 def _missed(item: Prediction, floor: float, family: Family, profile: Device, misses: Misses | None) -> Prediction:
@@ -325,37 +331,11 @@ def _counted(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{len(names)} devices"
 
 
-def _refused(item: Prediction) -> str:
-    """The status of an answer without a time."""
-    return str(Answered.NO_MODEL) if item.status == Answered.OK else item.status
+def _unanswered(item: Prediction, why: str) -> Prediction:
+    """An answer without a time, and why."""
+    status = str(Answered.NO_MODEL) if item.status == Answered.OK else item.status
+    return replace(item, status=status, reason=_and(item.reason, why))
 
 
 def _and(*reasons: str) -> str:
     return "; ".join(filter(None, reasons))
-
-
-def _stand_in(asked: Asked) -> Family:
-    """The family whose work is computed where no model says which one is meant."""
-    op = OPS.get(asked.op)
-    known = {family.id: family for family in FAMILIES if family.op is op}
-    if asked.family is not None:
-        wanted = asked.family if "/" in asked.family else f"{op.name}/{asked.family}"
-        if wanted not in known:
-            raise NotFound.named(f"family of {op.name}", asked.family, known)
-        return known[wanted]
-    usual = [known[name] for name in (f"{op.name}/{item}" for item in USUAL) if name in known]
-    return (usual or list(known.values()))[0]
-
-
-def _checked(family: Family, problem: Point) -> dict[str, Any]:
-    """The given parameters of a problem, each of which must be one of the family's and have a value that it may have."""
-    found = {}
-    for name, value in problem.items():
-        rule = family.problem.parameters.get(name)
-        if rule is None:
-            raise NotFound.named(f"parameter of {family.op.name}", name, family.problem.parameters)
-        if value is not None and rule.index(value) is None:
-            raise InvalidValue(f"{name} {rule.refusal(value)}")
-        if value is not None:
-            found[name] = value
-    return found

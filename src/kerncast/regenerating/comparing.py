@@ -16,7 +16,7 @@ import polars as pl
 
 from kerncast.data import Dataset, schema
 from kerncast.evaluating import Limits, Verdict, compare
-from kerncast.models.coverage import CARRIED
+from kerncast.models.limits.record import CARRIED
 from kerncast.models.model import Model
 from kerncast.scoring.scorecard import Predicted
 from kerncast.tables.feature_rows import Rows

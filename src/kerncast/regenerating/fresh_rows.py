@@ -19,7 +19,7 @@ import polars as pl
 
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
-from kerncast.models.coverage import CARRIED
+from kerncast.models.limits.record import CARRIED
 from kerncast.models.model import Model
 from kerncast.tables.measurements import CONDITIONS
 from kerncast.tables.table import NOT_TRIED

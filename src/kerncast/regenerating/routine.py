@@ -16,10 +16,10 @@ import msgspec
 
 from kerncast.backends.command.benchmark import toml_text
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.artefact import kind_of_toml
+from kerncast.files.foreign import decode_toml, guarded
 from kerncast.learners.target import NAMES as TARGETS
-from kerncast.parsing import decode_toml
 from kerncast.store.store import DEFAULT, check_name
-from kerncast.writing.keys import key_rule
 
 SHIPPED = "routines"
 # The family that numpy can race against.
@@ -183,13 +183,11 @@ def shipped() -> dict[str, str]:
 def load(name: str, changes: Sequence[str] = ()) -> Routine:
     """A routine by name or by the path of its file, checked; `changes` are KEY=VALUE such as `sweep.max_problems=20`."""
     text = toml_text("routine", name, shipped())
-    try:
+    with guarded(name, DOCS, "is not a routine for regenerating"):
         data = decode_toml(text)
         for change in changes:
             _change(data, change)
         routine = msgspec.convert(data, Routine)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise BadFile(f"{name} is not a routine for regenerating: {key_rule(error)} ({DOCS})") from error
     _check(routine, name)
     return routine
 
@@ -248,3 +246,6 @@ def _check_steps(routine: Routine, where: str) -> None:
         raise BadFile(f"routine {where}: the step repeat measures, and an [import] does not: leave it out")
     if "race" in steps and routine.families != [RACED]:
         raise BadFile(f"routine {where}: the step race is for {RACED} alone: leave it out")
+
+
+ROUTINE = kind_of_toml("routine", frozenset({"families", "sweep"}), lambda path: load(str(path.absolute())))

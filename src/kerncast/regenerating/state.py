@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from kerncast.errors import InvalidValue
+from kerncast.files.artefact import ArtefactKind, Findings
 from kerncast.files.atomic import is_draft, write_bytes
 from kerncast.files.versioned import Versioned
 from kerncast.regenerating.routine import STEPS, Routine
@@ -141,3 +142,14 @@ def set_aside(folder: Path) -> None:
         return
     stamp = state.begun.replace(":", "").replace("-", "")
     os.rename(folder, folder.with_name(f"{folder.name}.{stamp}"))
+
+
+def check_regeneration(findings: Findings) -> None:
+    """The state of a work directory; the artefacts in it are checked by themselves."""
+    with findings.looking(findings.path / FILE, "state"):
+        done = read(findings.path)
+        if done is not None and not done.finished:
+            findings.notes.append("it is unfinished: the same `kerncast regenerate` continues it")
+
+
+WORK = ArtefactKind("regeneration", lambda contents: contents.holds(FILE), check_regeneration, (FILE,), holds_others=True)

@@ -19,9 +19,11 @@ import msgspec
 
 from kerncast.backends.contract import Backend
 from kerncast.errors import BadFile, CannotWrite, KerncastError
+from kerncast.files.artefact import ArtefactKind, Findings
 from kerncast.files.atomic import replace_file
 from kerncast.files.versioned import Versioned
 from kerncast.op import Config, Family, Problem
+from kerncast.registry import FAMILIES
 from kerncast.selecting.distance import distance
 from kerncast.space import Value
 
@@ -126,3 +128,21 @@ def _set(values: Mapping[str, Value]) -> dict[str, int | bool | str]:
 
 def _identity(choice: MeasuredChoice) -> tuple[object, ...]:
     return choice.device, choice.software, tuple(sorted(choice.problem.items()))
+
+
+def check_measured_choices(findings: Findings) -> None:
+    """Choices that `select --measure` keeps: each is a problem and a config of the family."""
+    with findings.looking(findings.path):
+        contents = CHOICES.read(findings.path)
+        family = FAMILIES.get(contents.family)
+        for number, choice in enumerate(contents.choices, 1):
+            try:
+                Problem(family, choice.problem), Config(family, choice.config)
+            except KerncastError as error:
+                raise BadFile(f"{findings.path}, choice {number}: {error}; {CHOICES.remedy}") from error
+            if not 0 < choice.time_ns < float("inf"):
+                raise BadFile(f"{findings.path}, choice {number}: its time is {choice.time_ns:g} ns; {CHOICES.remedy}")
+        findings.checks += ["checksum", f"{len(contents.choices):,} choices"]
+
+
+MEASURED = ArtefactKind("measured choices", lambda contents: f'"{KIND}"'.encode() in contents.head, check_measured_choices)

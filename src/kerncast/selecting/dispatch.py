@@ -38,7 +38,7 @@ NEARBY, BEST_OF_SMALL, TIME_FOR_SMALL = 6, 12, 8.0
 MOST_BOUND = 4096
 
 
-class Chooser(Protocol):
+class ConfigChooser(Protocol):
     """What a dispatcher asks: a `Selector`, or anything that answers like one."""
 
     def select(self, problem: Problem) -> Answer:
@@ -47,7 +47,7 @@ class Chooser(Protocol):
 
 
 @dataclass(frozen=True)
-class Picked:
+class DispatchChoice:
     """The kernel that runs a problem."""
 
     config: Config
@@ -69,7 +69,7 @@ class Dispatcher:
     def __init__(
         self,
         family: str | Family,
-        model: str | Path | Model | Chooser | None = None,
+        model: str | Path | Model | ConfigChooser | None = None,
         *,
         threads: int = 1,
         budget: float = BUDGET_SECONDS,
@@ -96,7 +96,7 @@ class Dispatcher:
         self._remembered = None if remember is None else ChoiceCache(self.family, self.backend, remember)
         self._lock = threading.RLock()
         self._bound: dict[Hashable, Bound] = {}
-        self._choices: dict[Problem, Picked] = {}
+        self._choices: dict[Problem, DispatchChoice] = {}
         self._in_small: dict[Problem, list[Config]] = {}
 
     def __repr__(self) -> str:
@@ -113,7 +113,7 @@ class Dispatcher:
             bound = self._bind(arrays, attributes)
         return bound(*arrays, out=out)
 
-    def choice(self, *arrays: Array, **attributes: Hashable) -> Picked | None:
+    def choice(self, *arrays: Array, **attributes: Hashable) -> DispatchChoice | None:
         """The kernel that runs these arrays, chosen now if it is not known; None if no kernel is needed (empty arrays)."""
         call = self._call.of(*arrays, **attributes)
         if call.without_kernel() is not None:
@@ -166,7 +166,7 @@ class Dispatcher:
             return bound
         raise InvalidValue(f"no kernel of {self.family.id} could be bound for {problem!r} on this machine")
 
-    def _from_model(self, problem: Problem) -> Iterator[Picked]:
+    def _from_model(self, problem: Problem) -> Iterator[DispatchChoice]:
         if self._chooser is None:
             return
         answer = self._chooser.select(problem)
@@ -176,21 +176,21 @@ class Dispatcher:
             other = self._chooser.select(usual)
             answer = answer if other.config is None else replace(other, time_ns=None)
         if answer.config is not None:
-            yield Picked(answer.config, str(answer.tier or "model"), answer.time_ns)
+            yield DispatchChoice(answer.config, str(answer.tier or "model"), answer.time_ns)
         if answer.fallback is not None:
-            yield Picked(answer.fallback, "fallback", None)
+            yield DispatchChoice(answer.fallback, "fallback", None)
 
-    def _from_measuring(self, problem: Problem) -> Iterator[Picked]:
+    def _from_measuring(self, problem: Problem) -> Iterator[DispatchChoice]:
         # Strides and epilogues hardly change which kernel is fastest: they are not worth another second.
         problem = problem.usual()
         if self._remembered is None:
             self._remembered = ChoiceCache(self.family, self.backend)
         known = self._remembered.get(problem)
         if known is not None:
-            yield Picked(known[0], "remembered", known[1])
+            yield DispatchChoice(known[0], "remembered", known[1])
         best = measure_top(self.backend, problem, self._candidates(problem, self._remembered), self.budget)[0]
         self._remembered.put(problem, best.config, best.time_ns)
-        yield Picked(best.config, str(Tier.MEASURE), best.time_ns)
+        yield DispatchChoice(best.config, str(Tier.MEASURE), best.time_ns)
 
     def _candidates(self, problem: Problem, remembered: ChoiceCache) -> Iterator[Config]:
         """The configs to try, promising ones first; they may repeat."""
@@ -227,7 +227,7 @@ def _environment(family: Family, threads: int) -> dict[str, int]:
     return {}
 
 
-def _chooser(model: str | Path | Model | Chooser | None, family: Family) -> Chooser | None:
+def _chooser(model: str | Path | Model | ConfigChooser | None, family: Family) -> ConfigChooser | None:
     if model is None:
         return None
     known = Model.load(model) if isinstance(model, str | Path) else model

@@ -15,8 +15,8 @@ from kerncast.data.importers import Options, import_files
 from kerncast.data.importers.recognise import recognised
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.files.atomic import scratch_folder
+from kerncast.models.given import with_configs
 from kerncast.models.model import Model
-from kerncast.models.offered import OfferedModel
 from kerncast.op import Config, Family
 from kerncast.problems.tables import is_table
 from kerncast.progress import QUIET, Progress
@@ -35,7 +35,7 @@ FORMS = (
 MOST_CONFIGS = 200_000
 
 
-def offering(model: Model, configs: Configs, *, seed: int = 0, progress: Progress = QUIET) -> OfferedModel:
+def offering(model: Model, configs: Configs, *, seed: int = 0, progress: Progress = QUIET) -> Model:
     """The model, choosing from the given configs."""
     family = model.family
     if not family.config.parameters:
@@ -43,14 +43,14 @@ def offering(model: Model, configs: Configs, *, seed: int = 0, progress: Progres
     if isinstance(configs, str | Path):
         return _specified(model, str(configs), seed, progress)
     if isinstance(configs, pl.DataFrame):
-        return OfferedModel(model, _checked(family, configs.iter_rows(named=True)))
+        return with_configs(model, _checked(family, configs.iter_rows(named=True)))
     items = list(configs)
     if all(isinstance(item, str) for item in items):
         names = ((f"entry {number}", str(item)) for number, item in enumerate(items, 1))
         return _with_kernels(model, kernels_named(family, names, "`configs`"), progress)
     if not all(isinstance(item, Mapping) for item in items):
         raise InvalidValue("`configs` is a text, a list of kernel names, a list of configs (mappings), or a frame of config.*")
-    return OfferedModel(model, _checked(family, items))
+    return with_configs(model, _checked(family, items))
 
 
 def _checked(family: Family, items: Any) -> pl.DataFrame:
@@ -62,7 +62,7 @@ def _checked(family: Family, items: Any) -> pl.DataFrame:
     return pl.DataFrame({name: pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()})
 
 
-def _specified(model: Model, text: str, seed: int, progress: Progress) -> OfferedModel:
+def _specified(model: Model, text: str, seed: int, progress: Progress) -> Model:
     family = model.family
     kind, _, rest = text.partition(":")
     if kind == "kernels" and rest:
@@ -70,9 +70,9 @@ def _specified(model: Model, text: str, seed: int, progress: Progress) -> Offere
     if kind == "build" and rest:
         return _with_kernels(model, read_build(family, Path(rest)), progress)
     if kind == "portfolio" and (is_table(rest) or (Path(rest) / DATASET).is_file()):
-        return OfferedModel(model, _prefixed(read_portfolio(family, Path(rest))))
+        return with_configs(model, _prefixed(read_portfolio(family, Path(rest))))
     if text == "all" or (kind == "sample" and rest.isdigit() and int(rest) > 0):
-        return OfferedModel(model, _of_space(model, int(rest) if rest else None, seed))
+        return with_configs(model, _of_space(model, int(rest) if rest else None, seed))
     if Path(text).exists():
         return _measured(model, Path(text), progress)
     raise InvalidValue(f"`configs` is {FORMS}, got '{text}', which is none of these")
@@ -82,7 +82,7 @@ def _prefixed(configs: pl.DataFrame) -> pl.DataFrame:
     return configs.rename(lambda name: f"config.{name}")
 
 
-def _with_kernels(model: Model, kernels: Kernels, progress: Progress) -> OfferedModel:
+def _with_kernels(model: Model, kernels: Kernels, progress: Progress) -> Model:
     """Kernels by name: each runs the problems that it is built for."""
     if kernels.left_out:
         progress.say(kernels.left_out)
@@ -96,7 +96,7 @@ def _with_kernels(model: Model, kernels: Kernels, progress: Progress) -> Offered
         by.remove(DIMENSIONS)
         dimensions = int(rows[DIMENSIONS][0])
     table = rows.select(*(pl.col(name).alias(f"problem.{name}") for name in by), pl.col("^config\\..*$"), schema.LABEL)
-    return OfferedModel(model, rows, table, named_only=True, dimensions=dimensions)
+    return with_configs(model, rows, table, named_only=True, dimensions=dimensions)
 
 
 def _of_space(model: Model, count: int | None, seed: int) -> pl.DataFrame:
@@ -119,7 +119,7 @@ def _of_space(model: Model, count: int | None, seed: int) -> pl.DataFrame:
     return _prefixed(pl.concat(parts))
 
 
-def _measured(model: Model, path: Path, progress: Progress) -> OfferedModel:
+def _measured(model: Model, path: Path, progress: Progress) -> Model:
     """The configs that occur in measurements: a dataset, or a file that an importer reads."""
     if (path / DATASET).is_file():
         return _of_dataset(model, Dataset.open(path))
@@ -129,14 +129,14 @@ def _measured(model: Model, path: Path, progress: Progress) -> OfferedModel:
         name = recognised([path])
     except KerncastError:
         if is_table(str(path)):
-            return OfferedModel(model, _prefixed(read_portfolio(model.family, path)))
+            return with_configs(model, _prefixed(read_portfolio(model.family, path)))
         raise
     progress.stage(f"reading the kernels of {path.name}")
     with scratch_folder() as folder:
         return _of_dataset(model, import_files(name, [path], folder / "pool", Options(device=model.device.name)))
 
 
-def _of_dataset(model: Model, dataset: Dataset) -> OfferedModel:
+def _of_dataset(model: Model, dataset: Dataset) -> Model:
     family = model.family
     known = {item.id: item for item in dataset.families}
     if family.id not in known:
@@ -148,4 +148,4 @@ def _of_dataset(model: Model, dataset: Dataset) -> OfferedModel:
     names = label_table(family, worked)
     # A kernel whose name says its dtype and layout runs no others.
     by_name = names is not None and has_named_kernels(family) and not worked[schema.LABEL].has_nulls()
-    return OfferedModel(model, worked.select(pl.col("^config\\..*$")), names, named_only=by_name)
+    return with_configs(model, worked.select(pl.col("^config\\..*$")), names, named_only=by_name)

@@ -10,30 +10,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Ints
 from kerncast.backends.contract import CannotCompile
 from kerncast.compiling.binding import Binding
 from kerncast.compiling.c99 import NotInC
-from kerncast.compiling.encoding import MISSING
 from kerncast.compiling.header import MOST_PINS
 from kerncast.compiling.loading import NotTrusted, load
 from kerncast.compiling.lower import Artefact, lower
 from kerncast.compiling.overrides import Decided, Overrides, decide
 from kerncast.compiling.tiers import Tiers
 from kerncast.errors import CannotWrite, InvalidValue
+from kerncast.models.candidates import refuse_no_candidates
 from kerncast.models.model import Model
+from kerncast.models.problem_frames import bare
 from kerncast.models.tier import ALONE, CHOOSING, Tier
 from kerncast.op import Problem
 from kerncast.progress import Progress
 from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_named
-from kerncast.space import Space
 
 if TYPE_CHECKING:
     from kerncast.selecting.offering import Configs
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class SelectorParts:
     """A model, its tiers and the artefact of both."""
 
     model: Model
@@ -48,18 +47,15 @@ class Prepared:
         options: TierOptions | None,
         configs: Configs | None,
         progress: Progress,
-    ) -> Prepared:
+    ) -> SelectorParts:
         """With `configs`, these are chosen from, and there are no tiers of them."""
         if configs is not None:
             from kerncast.selecting.offering import offering
 
             model = offering(model, configs, progress=progress)
             tiers = plain_tiers(model)
-        if not isinstance(tiers, Tiers) and not model.candidates.height:
-            raise InvalidValue(
-                f"{model.path} does not record which configs work, so there is nothing to choose from: give the configs "
-                "with `configs` (kernels:FILE, build:DIR, a dataset or benchmark file, all)"
-            )
+        if not isinstance(tiers, Tiers):
+            refuse_no_candidates(model)
         if tiers is None and model.slim and model.family.config.parameters:
             tiers = plain_tiers(model)  # the others are built from measurements, which it does not have
         if isinstance(tiers, Tiers):
@@ -99,34 +95,6 @@ class Prepared:
         return Decided(np.ones(self.artefact.candidates, dtype=bool), none, np.empty(0, np.int64), space)
 
 
-class Encoder:
-    """Valid problems as the numbers that C reads; the tables are made once."""
-
-    def __init__(self, space: Space) -> None:
-        self._names = list(space.parameters)
-        # Labels and flags by a table, whole numbers as they are.
-        self._codes: list[dict[Any, int] | None] = [
-            {parameter.value(i): parameter.number(i) for i in range(parameter.size)} if parameter.codes else None
-            for parameter in space.parameters.values()
-        ]
-
-    def __call__(self, problem: Problem) -> list[int]:
-        return [
-            MISSING if value is None else int(value) if codes is None else codes[value]
-            for (_, value), codes in zip(problem._values, self._codes, strict=True)
-        ]
-
-    def frame(self, problems: pl.DataFrame) -> Ints:
-        """Valid problems (`problem.*`, in stored types) as rows of numbers."""
-        found = np.empty((problems.height, len(self._names)), np.int64)
-        for place, (name, codes) in enumerate(zip(self._names, self._codes, strict=True)):
-            column = problems[f"problem.{name}"]
-            if codes is not None:
-                column = column.replace_strict(codes, default=None, return_dtype=pl.Int64)
-            found[:, place] = column.cast(pl.Int64).fill_null(MISSING).to_numpy()
-        return found
-
-
 def named_tier(given: Tier | str) -> Tier:
     """One of the tiers that choose, by its name."""
     try:
@@ -143,12 +111,3 @@ def listed(problems: Any) -> list[Problem | Mapping[str, Any]]:
     if isinstance(problems, str | bytes | Mapping | pl.LazyFrame | pl.Series) or not isinstance(problems, Iterable):
         raise InvalidValue(f"several problems are a list of mappings or a frame, got {type(problems).__name__}")
     return [bare(item) for item in problems]
-
-
-def bare(values: Problem | Mapping[str, Any]) -> Problem | Mapping[str, Any]:
-    """Columns `problem.M` or `M`; empty cells are parameters that were not given."""
-    if isinstance(values, Problem):
-        return values
-    if not isinstance(values, Mapping):
-        raise InvalidValue(f"a problem is a mapping of parameters to values, got {type(values).__name__}")
-    return {name.removeprefix("problem."): value for name, value in values.items() if value is not None}

@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
-from kerncast.budgets import JSON_BYTES
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.foreign import JSON, guarded, load_json
 from kerncast.files.parquet import read_parquet
 from kerncast.op import Family
-from kerncast.parsing import load_json
 
 
 def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
@@ -23,18 +20,14 @@ def read_problem_file(path: Path, family: Family) -> list[dict[str, Any]]:
             f"problems are NAME=VALUE or a file (.json or .parquet), and '{path}' is a csv table: convert it, "
             f"for example with polars.read_csv('{path}').write_parquet('{path.with_suffix('.parquet')}')"
         )
-    try:
+    with guarded(path, "give a JSON list of objects, or a parquet table", "cannot be read as problems"):
         if path.suffix == ".parquet":
             frame = read_parquet(path)
             named = {*family.problem.parameters, *family.op.products, "device"}
             known = [name for name in frame.columns if name.removeprefix("problem.") in named]
             rows = frame.select(known).unique(maintain_order=True).to_dicts()
         else:
-            rows = load_json(JSON_BYTES.read(path), _once)
-    except (OSError, ValueError, pl.exceptions.PolarsError) as error:
-        raise BadFile(
-            f"{path} cannot be read as problems ({error}): give a JSON list of objects, or a parquet table"
-        ) from error
+            rows = load_json(JSON.read(path), _once)
     rows = [rows] if isinstance(rows, dict) else rows
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise BadFile(f'{path} is not a list of problems: give a JSON list of objects like {{"M": 128, …}}, or a parquet table')

@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from kerncast.arrays import Floats, Ints
 from kerncast.backends.contract import Backend
-from kerncast.compiling.binding import Reply, reply_of
-from kerncast.compiling.overrides import Decided, Overrides
-from kerncast.compiling.request import identity_of
+from kerncast.compiling.overrides import Overrides
 from kerncast.compiling.tiers import Tiers
 from kerncast.data.frames import Frame, as_polars, is_frame, with_columns
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.models.answer import Answer, Pin, Tier
 from kerncast.models.model import Model
-from kerncast.models.offered import OfferedModel
 from kerncast.models.problem_frames import DEVICE, problems_in, without_device
 from kerncast.models.statuses import Answered
-from kerncast.models.tier import C_TIER_NAMES, CHOOSING
+from kerncast.models.tier import CHOOSING
 from kerncast.op import Config, Problem
 from kerncast.progress import QUIET, Progress
 from kerncast.selecting import compiled as compiled
-from kerncast.selecting.answers import ANSWERED_BY, PINS, Answers
-from kerncast.selecting.in_python import InPython
 from kerncast.selecting.measure import MOST_CONTENDERS, contenders, measure_top
-from kerncast.selecting.preparing import Encoder, Prepared, listed, named_tier
+from kerncast.selecting.native import NativeAnswerer
+from kerncast.selecting.preparing import SelectorParts, listed, named_tier
+from kerncast.selecting.replies import answer_text
+from kerncast.selecting.tiered import TieredAnswerer
 from kerncast.selecting.tiers.build import TierOptions
 from kerncast.writing.terminal import printable
 
@@ -45,10 +41,8 @@ if TYPE_CHECKING:  # they import this module
     from kerncast.selecting.search import Search
     from kerncast.selecting.tiers.portfolio_of import Portfolio
 
-# Problems in the memo of a tier, and ways to ask about them, a kilobyte each; a full memo is emptied.
+# Problems in the memo and ways to ask about them, a kilobyte each; a full memo is emptied.
 MOST_REMEMBERED = 50_000
-# A call takes tens of milliseconds in Python: after this long, and so many calls, the others would say nothing new.
-TIMED_SECONDS, FEWEST_TIMED = 1.0, 20
 
 
 class NoDevice(InvalidValue, AttributeError):
@@ -94,7 +88,7 @@ class Selector:
         self._of_device: dict[str, Selector] = {}
         self._making = threading.Lock()
         # Tiers that are built and lists of configs are of one device: they are refused below.
-        one = isinstance(tiers, Tiers) or isinstance(self.model, OfferedModel)
+        one = isinstance(tiers, Tiers) or self.model.given is not None
         self._several = len(self.model.manifest.devices) > 1 and not one
         if self._several:
             # What answers for a device is prepared when it is asked about for the first time.
@@ -103,15 +97,13 @@ class Selector:
                 "overrides": overrides, "progress": progress,
             }  # fmt: skip
             return
-        self._prepared = Prepared.of(self.model, tiers, options, configs, progress)
+        self._prepared = SelectorParts.of(self.model, tiers, options, configs, progress)
         self.model, self.tiers, self.artefact = self._prepared.model, self._prepared.tiers, self._prepared.artefact
-        self._given = isinstance(self.model, OfferedModel)
         self.tier = self._usual if tier is None else self._included(tier)
-        self._answers = Answers(self.model, self.artefact)
-        self._python = InPython(self._answers, self.tiers)
-        self._encode = Encoder(self.model.family.problem)
-        self._binding, self.note = self._prepared.compiled(progress) if compile and configs is None else (None, "")
+        self._python = TieredAnswerer(self.artefact)
+        binding, self.note = self._prepared.compiled(progress) if compile and configs is None else (None, "")
         """`note`: why the model is not compiled, if the user can change that; every answer has it."""
+        self.answerer = self._python if binding is None else NativeAnswerer(self._python, binding)
         self._overriding = threading.Lock()
         self._forget()
         if overrides is not None:
@@ -157,10 +149,8 @@ class Selector:
         return tier
 
     def _forget(self) -> None:
-        """Empty memos in new places: an answer that is being looked up right now ends in the old one."""
-        self._memo: dict[Tier, dict[Hashable, Answer]] = {each: {} for each in CHOOSING}
-        self._default = self._memo[self.tier]
-        self._measured: dict[Problem, Answer] = {}
+        """An empty memo in a new place: an answer that is being looked up right now ends in the old one."""
+        self._memo: dict[tuple[Tier, Hashable], Answer] = {}
 
     def override(self, overrides: Overrides | Mapping[str, Any] | str | Path | None) -> tuple[str, ...]:
         """Say which configs exist and which choices are fixed, from the next question on; None: as the model has it.
@@ -171,9 +161,7 @@ class Selector:
         """
         with self._overriding:
             decided, applied = self._prepared.decided(overrides)
-            if self._binding is not None:
-                self._binding.override(applied)
-            self._python.override(decided, applied)
+            self.answerer.override(decided, applied)
             self._forget()
         return applied.notes
 
@@ -193,41 +181,37 @@ class Selector:
             names = ", ".join(record.name for record in self.model.manifest.devices)
             return printable(f"Selector({self.model.family.id} on one of {names}, as each question says)")
         count = f"{self.artefact.candidates:,} configs"
-        parts = [f"{count} that were given"] if self._given else [count, f"portfolio of {len(self.tiers.portfolio):,}"]
+        parts = (
+            [f"{count} that were given"]
+            if self.model.given is not None
+            else [count, f"portfolio of {len(self.tiers.portfolio):,}"]
+        )
         if self.tiers.tree is not None:
             parts.append("a tree")
         parts.append("compiled" if self.is_compiled else "interpreted")
-        if self._decided is not None:
-            parts.append(f"{len(self._decided.denied):,} denied, {len(self._decided.pinned):,} pinned")
+        decided = self._python.decided
+        if decided is not None:
+            parts.append(f"{len(decided.denied):,} denied, {len(decided.pinned):,} pinned")
         asked = self._there(self.tier)
         return printable(
             f"Selector({self.model.family.id} on {self.model.device.name}; {', '.join(parts)}; asks the {asked} tier)"
         )
 
     @property
-    def _decided(self) -> Decided | None:
-        return self._python.decided
-
-    @property
     def is_compiled(self) -> bool:
-        return self._binding is not None
+        return isinstance(self.answerer, NativeAnswerer)
 
     @property
     def configs(self) -> list[Config]:
         """The candidates, in the model's order."""
-        return self._answers.configs
+        return self._python.configs
 
     def problem(self, values: Mapping[str, Any] | Problem) -> Problem:
         """A problem of the model's family, validated."""
+        if not isinstance(values, Mapping):
+            raise InvalidValue(f"one problem is a mapping, got {type(values).__name__}: ask `select_many` about several")
         if isinstance(values, Problem):
-            if values.family is self.model.family:
-                return values
-            if values.op is not self.model.family.op:
-                raise InvalidValue(f"the model is of {self.model.manifest.op}, the problem of {values.op.name}")
-        elif not isinstance(values, Mapping):
-            raise InvalidValue(
-                f"a problem is a mapping of parameters to values, got {type(values).__name__}: ask `select_many` about several"
-            )
+            return self.model.problem(values)
         return self.model.problem(without_device(self.model.family, values, self._device_of(values)))
 
     def _device_of(self, values: Mapping[str, Any]) -> str:
@@ -248,34 +232,24 @@ class Selector:
         if self._several and isinstance(problem, Mapping) and DEVICE in problem:
             named = dict(problem)
             return self.select(named, tier, device=named.pop(DEVICE))
-        memo = self._default if tier is None else self._memo[self._included(tier)]
+        memo, asked = self._memo, self.tier if tier is None else self._included(tier)
         question = problem if isinstance(problem, Problem) else _question(problem)
         try:
-            found = memo.get(question)
+            found = memo.get((asked, question))
         except TypeError:  # a value that cannot be hashed: what is wrong with it is said below
             found = None
         if found is not None:
             return found
-        problem, asked = self.problem(problem), self.tier if tier is None else Tier(tier)
-        found = memo.get(problem)
-        answer = self._ask(problem, asked) if found is None else found
+        problem = self.problem(problem)
+        answer = memo.get((asked, problem)) or self._ask(problem, asked)
         if answer.ok:
             if len(memo) >= MOST_REMEMBERED:
                 memo.clear()
-            memo[question] = memo[problem] = answer.remembered()
+            memo[asked, question] = memo[asked, problem] = answer.remembered()
         return answer
 
     def _ask(self, problem: Problem, tier: Tier) -> Answer:
-        tier = self._there(tier)
-        if self._binding is not None:
-            numbers = self._encode(problem)
-            found = self._binding.quick(numbers, TIER_NUMBERS[tier])
-            if isinstance(found, Reply):
-                return self._answers.of_reply(problem, found)
-            answered, candidate, time_ns, lower, upper, efficiency, pin = found
-            answer = self._answers.chosen(problem, ANSWERED_BY[answered], candidate, time_ns, lower, upper, efficiency)
-            return answer if not pin else self._python.with_pin(answer, PINS[pin])
-        return self._noted(self._python.ask(problem, tier))
+        return self._noted(self.answerer.ask(problem, self._there(tier)))
 
     def _there(self, given: Tier | str) -> Tier:
         """The tier that answers when this one is asked: the portfolio if there is no tree, since one config needs none.
@@ -283,7 +257,7 @@ class Selector:
         Configs that were given have no tiers: the model scores all of them.
         """
         tier = self._included(given)
-        if self._given:
+        if self.model.given is not None:
             return Tier.FULL
         if tier is not Tier.TREE or self.tiers.tree is not None:
             return tier
@@ -312,19 +286,14 @@ class Selector:
         if k < 1:
             raise InvalidValue(f"`k` must be at least 1, got {k}")
         problem, asked = self.problem(problem), self._widest if tier is None else self._there(tier)
-        if self._binding is not None:
-            return [self._answers.of_reply(problem, reply) for reply in self._binding.rank(self._encode(problem), asked, k)]
-        return [self._noted(item) for item in self._python.ranked(problem, k, asked)]
+        return [self._noted(item) for item in self.answerer.rank(problem, asked, k)]
 
     def scores(self, problem: Problem | Mapping[str, Any], tier: Tier | str | None = None) -> tuple[Floats, Floats]:
         """Scores (low is chosen, infinite where a config cannot run) and times of the configs of a tier (the widest)."""
         if self.artefact.alone:
             raise InvalidValue("a tree alone has no scores: make a selector with the tier portfolio or full")
         problem, asked = self.problem(problem), self._widest if tier is None else self._there(tier)
-        pool = Tier.FULL if asked is Tier.FULL else Tier.PORTFOLIO
-        if self._binding is not None:
-            return self._binding.scores(self._encode(problem), asked, len(self.artefact.members(pool)))
-        return self._python.scores(problem, pool)
+        return self.answerer.scores(problem, asked)
 
     def predict(self, problem: Problem | Mapping[str, Any], config: Config | Mapping[str, Any] | None = None) -> Answer:
         """How long a config takes; for a family with nothing to choose, how long the problem takes."""
@@ -342,14 +311,14 @@ class Selector:
 
     def vectors(self, problem: Problem, rows: Sequence[int]) -> pl.DataFrame:
         """One problem with some candidates, as stored in a dataset."""
-        return self._python.interpreter.vectors(problem.as_dict(), np.array(rows, np.int64))
+        return self._python.candidates.vectors(problem.as_dict(), np.array(rows, np.int64))
 
     def measure(self, problem: Problem | Mapping[str, Any], backend: Backend, seconds: float = 1.0) -> Answer:
         """Measure the configs that the model cannot tell apart and return the fastest; the result is remembered."""
         problem = self.problem(problem)
-        measured = self._measured
-        if problem in measured:
-            return measured[problem]
+        memo, question = self._memo, (Tier.MEASURE, problem)
+        if question in memo:
+            return memo[question]
         ranked = self.rank(problem, MOST_CONTENDERS)
         if ranked[0].config is None or ranked[0].pin is Pin.DECIDED:
             return ranked[0]
@@ -357,10 +326,9 @@ class Selector:
             places = contenders([item.lower_ns or 0.0 for item in ranked], [item.upper_ns or 0.0 for item in ranked])
             ranked = [ranked[place] for place in places]
         timed = measure_top(backend, problem, [item.config for item in ranked if item.config is not None], seconds)[0]
-        name = self._answers.label(self.configs.index(timed.config), problem)
-        answer = Answer(Answered.OK, problem, timed.config, timed.time_ns, tier=Tier.MEASURE, label=name)
-        measured[problem] = answer
-        return answer
+        name = self._python.label(self.configs.index(timed.config), problem)
+        memo[question] = Answer(Answered.OK, problem, timed.config, timed.time_ns, tier=Tier.MEASURE, label=name)
+        return memo[question]
 
     def explain(self, answer: Answer, tier: Tier | str | None = None) -> Explanation:
         """Why this config: what each feature contributed, the nearest measured problems, the runners-up.
@@ -455,11 +423,9 @@ class Selector:
         built = [self.problem(item) for item in listed(problems)]
         if not built:
             return []
-        if self._binding is None:
-            return [self.select(item, asked) for item in built]
-        numbers = np.array([self._encode(item) for item in built], np.int64).reshape(len(built), -1)
-        answers = self._binding.select_many(numbers, asked)
-        return [self._answers.of_reply(item, reply_of(row)) for item, row in zip(built, answers, strict=True)]
+        if isinstance(self.answerer, NativeAnswerer):
+            return self.answerer.ask_many(built, asked)
+        return [self.select(item, asked) for item in built]
 
     def _select_by_device(self, problems: Any, tier: Tier | str | None) -> Any:
         """The same of several devices: each problem names its own."""
@@ -492,16 +458,11 @@ class Selector:
 
     def _frame(self, problems: pl.DataFrame, tier: Tier) -> pl.DataFrame:
         """The answers to valid problems (`problem.*`), as columns."""
-        if self._binding is not None:
-            return self._answers.frame(problems, self.replies(problems, tier))
+        if isinstance(self.answerer, NativeAnswerer):
+            return self.answerer.frame(problems, tier)
         names, rows = list(self.model.family.problem.parameters), problems.iter_rows()
         built = [Problem.trusted(self.model.family, dict(zip(names, row, strict=True))) for row in rows]
-        return self._answers.frame_of([self.select(item, tier) for item in built], problems)
-
-    def replies(self, problems: pl.DataFrame, tier: Tier | None = None) -> npt.NDArray[np.void]:
-        """What the artefact replies to valid problems (`problem.*`, in stored types): a row each."""
-        assert self._binding is not None
-        return self._binding.select_many(self._encode.frame(problems), tier or self.tier)
+        return self._python.columns_of([self.select(item, tier) for item in built], problems)
 
     def rank_many(
         self, problems: Sequence[Problem | Mapping[str, Any]] | Frame, k: int = 10, tier: Tier | str | None = None
@@ -512,26 +473,13 @@ class Selector:
 
     def latencies_us(self, problems: Sequence[Problem], tier: Tier | str) -> Floats:
         """Microseconds per call without the memo: of the artefact itself, or of Python if there is none, for about a second."""
-        asked = self._there(tier)
-        if self._binding is not None:
-            return self._binding.latencies_us([self._encode(problem) for problem in problems], asked)
-        found: list[float] = []
-        for problem in problems:
-            if len(found) >= FEWEST_TIMED and sum(found) > TIMED_SECONDS:
-                break
-            begin = time.perf_counter()
-            self._ask(problem, asked)
-            found.append(time.perf_counter() - begin)
-        return np.array(found) * 1e6
+        return self.answerer.latencies_us(problems, self._there(tier))
 
     def query(self, text: str | bytes) -> bytes:
         """Answer a JSON request, or a list of them, in JSON: by the exported C, or in Python without a compiler."""
-        if self._binding is not None:
-            return self._binding.query(text)
-        from kerncast.compiling.json_request import RequestReader, answer_json
-
-        reader = RequestReader(self.model.family, identity_of(self.model))
-        return answer_json(reader, lambda values, tier: self.select(self.problem(values), tier), text, self.answering)
+        if isinstance(self.answerer, NativeAnswerer):
+            return self.answerer.binding.query(text)
+        return answer_text(self, text)
 
 
 def _places(named: Sequence[tuple[Any, list[int]]]) -> Ints:
@@ -543,6 +491,3 @@ def _question(values: Mapping[str, Any]) -> Hashable:
     """A problem as it was given, for the memo. The types belong to it: True equals 1, and is no size."""
     given = values.values() if isinstance(values, Mapping) else ()
     return *values, *given, *map(type, given)
-
-
-TIER_NUMBERS = {tier: C_TIER_NAMES.index(tier) for tier in CHOOSING}

@@ -7,16 +7,19 @@ is a job of threads. Jobs take turns step by step, and a piece of a list is a st
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from kerncast.errors import KerncastError, quoted
-from kerncast.querying.finding import Address, Found, Several
+from kerncast.querying.finding import Address, Route
 from kerncast.querying.query import Query
 from kerncast.serving.background import FIRST_PIECE, THREADS, HasLeft, Jobs, ShippedCode, piece_after
 from kerncast.serving.replies import Names, RequestRefused
@@ -44,7 +47,7 @@ class QueryAnswers:
         self._sources, self._settings, self._jobs, self._names = sources, settings, jobs, names
         self.version = sources.version
         self._search = sources.finding(settings.software, settings.strict, compiled.ask)
-        self._models: dict[Address, Found] = {}
+        self._models: dict[Address, Route] = {}
         """The models of the store and of paths that answer all questions with an address."""
         self._at_once = Query(self._models.__getitem__, selectors=sources.selector_at)
         self._in_threads = [Query(self._find, selectors=sources.selector_at) for _ in range(THREADS)]
@@ -54,14 +57,14 @@ class QueryAnswers:
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()
         """Replies to single questions that threads gave; used by the event loop alone."""
 
-    def _find(self, address: Address) -> Found | Several:
-        """Which model answers. If it is one whatever the problem is, it is remembered for the event loop."""
-        model = self._search(address)
-        if isinstance(model, Found) and model.ready is None:
+    def _find(self, address: Address) -> Route:
+        """Who answers. If it is one model whatever the problem is, it is remembered for the event loop."""
+        route = self._search(address)
+        if route.target is not None:
             if len(self._models) >= MOST_ADDRESSES:
                 self._models.clear()
-            self._models[address] = model
-        return model
+            self._models[address] = route
+        return route
 
     async def answer(self, data: bytes, has_left: HasLeft) -> bytes:
         """The reply to a question or to a list of questions."""
@@ -84,16 +87,17 @@ class QueryAnswers:
 
     def _is_quick(self, address: Address, data: bytes) -> bool:
         """Whether compiled code answers a question in microseconds; one that names its tier may ask about every config."""
-        model = self._models.get(address)
-        return model is not None and b'"tier"' not in data and self._sources.is_quick(model.path, model.device)
+        route = self._models.get(address)
+        target = None if route is None else route.target
+        return target is not None and b'"tier"' not in data and self._sources.is_quick(target.path, target.device)
 
     def _long(self, data: bytes) -> bytes:
         """The reply to a long question."""
         _decoded(_ONE, data)
         return self._reply(data)
 
-    def _reply(self, data: bytes, start: int = 0) -> bytes:
-        """What a thread replies to a part of a request, which begins at `start`."""
+    def _reply(self, data: bytes, whole: ListText | None = None, first: int = 0) -> bytes:
+        """What a thread replies to a request, or to the piece of a list that begins with its question number `first`."""
         query = self._free.get()
         try:
             reply = query.answer(data)
@@ -101,22 +105,25 @@ class QueryAnswers:
             self._free.put(query)
         if not any(name in reply for name in TEXTS):
             return reply
-        return self._names.encoded(_moved(msgspec.json.decode(reply), start))
+        value = msgspec.json.decode(reply)
+        for each in value if isinstance(value, list) else [value]:
+            if whole is not None and "position" in each:
+                each["position"] = whole.position(each["position"], first)
+        return self._names.encoded(value)
 
     def _list(self, data: bytes) -> Iterator[bytes | None]:
         """The reply to a list, after as many steps as there are pieces: each is answered while others wait for their turn."""
-        items: list[msgspec.Raw] = _decoded(_RAW, data)
-        if len(items) > self._settings.max_batch:
+        text = ListText(data, _decoded(_RAW, data))
+        if len(text.items) > self._settings.max_batch:
             raise RequestRefused(
                 413, "too_many_questions",
-                f"a request may have {self._settings.max_batch:,} questions, and this one has {len(items):,}: send several "
-                "requests",
+                f"a request may have {self._settings.max_batch:,} questions, and this one has {len(text.items):,}: send "
+                "several requests",
             )  # fmt: skip
-        places, replies, done, size = _places(data, items), [], 0, FIRST_PIECE
-        while done < len(items):
-            began, piece = time.perf_counter(), places[done : done + size]
-            start, end = piece[0][0], piece[-1][1]
-            reply = self._reply(b"[" + data[start:end] + b"]", start - 1)
+        replies, done, size = [], 0, FIRST_PIECE
+        while done < len(text.items):
+            began = time.perf_counter()
+            reply = self._reply(text.piece(done, size), text, done)
             if reply[:1] != b"[":  # a text that is not JSON is refused as a whole
                 replies = [reply]
                 break
@@ -124,7 +131,7 @@ class QueryAnswers:
             done += size
             size = piece_after(size, time.perf_counter() - began)
             yield None
-        yield replies[0] if len(replies) == 1 else b"[" + b",".join(reply[1:-1] for reply in replies) + b"]"
+        yield replies[0] if len(replies) == 1 else b"[" + b",".join(memoryview(reply)[1:-1] for reply in replies) + b"]"
 
     # -- what changes -----------------------------------------------------------------------------------
 
@@ -138,31 +145,40 @@ class QueryAnswers:
         """Ready for what was asked before a change; those that answered then go on until what is new is built."""
         for address in list(before._models):
             try:
-                model = self._find(address)
-                if isinstance(model, Found) and model.ready is None:
-                    self._sources.selector_at(model.path, model.device)
-                    self._sources.builder.wait(model.path)
+                target = self._find(address).target
+                if target is not None:
+                    self._sources.selector_at(target.path, target.device)
+                    self._sources.builder.wait(target.path)
             except KerncastError:
                 continue  # there is no such model any more, which answers say
         return self
 
 
-def _places(data: bytes, items: list[msgspec.Raw]) -> list[tuple[int, int]]:
-    """Where each question of a list begins and ends in the text."""
-    places, at = [], 0
-    for item in items:
-        start = data.index(item, at)
-        at = start + len(item)
-        places.append((start, at))
-    return places
+class ListText:
+    """The text of a list of questions, which is answered in pieces."""
 
+    def __init__(self, data: bytes, items: list[msgspec.Raw]) -> None:
+        self._data, self.items = data, items
 
-def _moved(value: Any, by: int) -> Any:
-    """The replies to a part of a request, whose positions become those in the whole."""
-    for reply in value if isinstance(value, list) else [value]:
-        if "position" in reply:
-            reply["position"] += by
-    return value
+    def piece(self, first: int, size: int) -> bytes:
+        """Some of the questions, as a list."""
+        return b"[" + b",".join(self.items[first : first + size]) + b"]"
+
+    @cached_property
+    def _places(self) -> tuple[list[int], list[int]]:
+        """Where each question begins in the text, and in the same list without spaces; looked for only if one is wrong."""
+        starts, at = [], 0
+        for item in self.items:
+            starts.append(self._data.index(item, at))
+            at = starts[-1] + len(item)
+        return starts, list(accumulate((len(item) + 1 for item in self.items), initial=1))
+
+    def position(self, position: int, first: int) -> int:
+        """Where in the text is what has this position in the piece that begins with question number `first`."""
+        starts, joined = self._places
+        position += joined[first] - 1
+        place = min(max(bisect_right(joined, position) - 1, 0), len(starts) - 1)
+        return starts[place] + position - joined[place]
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:

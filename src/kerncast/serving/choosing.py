@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.models.hull import completed
+from kerncast.models.limits.trained import completed
 from kerncast.models.model import Model
 from kerncast.op import Problem as Asked
-from kerncast.registry import OPS
 from kerncast.selecting.selector import Selector
 from kerncast.serving.background import FIRST_PIECE, PIECE_SECONDS, piece_after
 from kerncast.serving.schema import Problem, SelectRequest, whole
 from kerncast.serving.settings import Settings
-from kerncast.serving.sources import InterimSelector, ServedModel, Sources, check_device
-from kerncast.store.sources import only_lookup
-from kerncast.store.store import Entry, canonical
+from kerncast.serving.sources import InterimSelector, Sources, check_device
+from kerncast.store.find import only_group
+from kerncast.store.groups import is_meant
+from kerncast.store.store import Entry
 
 # The tiers that are built before they are asked; the others are ready as soon as the model is.
 QUICK = ("tree", "portfolio")
@@ -87,16 +87,18 @@ def _entry(sources: Sources, asked: SelectRequest, problem: Problem, settings: S
 
 def _found(sources: Sources, asked: SelectRequest, problem: Problem, settings: Settings) -> Entry:
     assert asked.op is not None
-    given = [item for item in sources.models() if item.origin == "path" and _fits(item, asked)]
-    if given:
-        return given[0].entry
+    meant = (asked.op, asked.family, asked.device)
+    for item in (item for item in sources.models() if item.origin == "path"):
+        record = item.entry.record
+        if is_meant(meant, record.op, record.family, record.devices):
+            return item.entry
     software = asked.software or settings.software
-    lookup = only_lookup(asked.op, asked.family, asked.device, software, strict=settings.strict, store=sources.store_or_none)
-    if lookup.entries[0].shipped:
+    group = only_group(asked.op, asked.family, asked.device, software, strict=settings.strict, store=sources.store_or_none)
+    if group.entries[0].shipped:
         # They are in the order in which `query` asks them, and none was named by the user.
-        return lookup.nearest(_given(problem))
+        return group.nearest(_given(problem))
     try:
-        return lookup.only(_given(problem))
+        return group.only(_given(problem))
     except InvalidValue as error:
         raise InvalidValue(str(error).replace("`name`", "`model`")) from error
 
@@ -104,16 +106,6 @@ def _found(sources: Sources, asked: SelectRequest, problem: Problem, settings: S
 def _given(problem: Problem) -> dict[str, Any]:
     """The parameters that have a value."""
     return {name: whole(value) for name, value in problem.items() if value is not None}
-
-
-def _fits(item: ServedModel, asked: SelectRequest) -> bool:
-    """Whether a model that was named by its path is of the op, family and device of a request."""
-    record = item.entry.record
-    if asked.op is not None and OPS.get(asked.op).name != record.op:
-        return False
-    if asked.family is not None and asked.family not in (record.family, record.family.split("/")[1]):
-        return False
-    return asked.device is None or canonical(asked.device) in {canonical(name) for name in record.devices}
 
 
 def _at(error: Exception, place: int, count: int) -> Exception:

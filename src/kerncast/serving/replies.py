@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from kerncast.errors import InvalidValue, KerncastError, NotFound
-from kerncast.files.cache import cache_folder
+from kerncast.files.places import cache_folder
 from kerncast.models import trust
 from kerncast.serving.schema import BadRequest
 from kerncast.store.shipped import folder as shipped_folder

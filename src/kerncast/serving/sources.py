@@ -26,7 +26,7 @@ from kerncast.models.manifest import MANIFEST as MODEL
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING, Tier
 from kerncast.progress import QUIET, Progress
-from kerncast.querying.finding import Address, Find, Found, Several, among, asking_for, in_store
+from kerncast.querying.finding import Address, Find, Route, among, asking_for, in_store
 from kerncast.querying.predicting import Ask
 from kerncast.querying.query import selector_of
 from kerncast.selecting.selector import Selector
@@ -328,7 +328,7 @@ def check_device(device: str | None) -> None:
 def _by_name(find: Find) -> Find:
     """Find models for devices that are named."""
 
-    def checked(asked: Address) -> Found | Several:
+    def checked(asked: Address) -> Route:
         check_device(asked.device)
         return find(asked)
 
@@ -338,7 +338,7 @@ def _by_name(find: Find) -> Find:
 def _either(first: Find, second: Find) -> Find:
     """Ask the second where the first finds no model."""
 
-    def find(asked: Address) -> Found | Several:
+    def find(asked: Address) -> Route:
         try:
             return first(asked)
         except NotFound:

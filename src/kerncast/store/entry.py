@@ -15,7 +15,7 @@ from kerncast.declared.declaration import resolve
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.files.versioned import Versioned
 from kerncast.models import software as softwares
-from kerncast.models.hull import Coverage, part_name
+from kerncast.models.limits.trained import Coverage, part_name
 from kerncast.models.manifest import MANIFEST, Manifest, Range, manifest_alone
 from kerncast.models.model import Model, is_ck_directory
 from kerncast.op import Family

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import lru_cache
 from math import inf
@@ -12,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from kerncast.budgets import JSON_BYTES
-from kerncast.errors import BadFile
+from kerncast.files.foreign import guarded, read_json
 from kerncast.models.manifest import EVALUATION, MANIFEST
 from kerncast.store.entry import SHIPPED, Entry, Record
 
 VARIABLE = "KERNCAST_SHIPPED"
+AGAIN = f"install kerncast again, or name another folder with {VARIABLE}"
 # What was installed with the package.
 INSTALLED = Path(__file__).resolve().parents[1] / SHIPPED
 
@@ -57,12 +58,18 @@ def shipped_entries(op: str | None = None) -> list[Entry]:
 
     Raises if one is damaged.
     """
-    place = folder()
-    if place is None or not place.is_dir():
-        return []
-    found = [_entry(file, file.stat().st_mtime_ns) for file in sorted(place.glob(f"*/{MANIFEST}"))]
-    kept = [entry for entry in found if op in (None, entry.op)]
-    return sorted(kept, key=_order)
+    place, entries = folder(), list[Entry]()
+    if place is None:
+        return entries
+    # Each question asks, so no `Path` is made for files that did not change.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as there:
+        for item in there:
+            try:
+                changed = os.stat(f"{item.path}/{MANIFEST}").st_mtime_ns
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            entries.append(_entry(item.path, changed))
+    return sorted((entry for entry in entries if op in (None, entry.record.op)), key=_order)
 
 
 def _order(entry: Entry) -> tuple[str, int, float, str]:
@@ -71,21 +78,21 @@ def _order(entry: Entry) -> tuple[str, int, float, str]:
 
 
 @lru_cache(256)
-def _entry(file: Path, _: int) -> Entry:
-    """The entry of a model; files are read again if they change."""
-    try:
-        head = msgspec.json.decode(JSON_BYTES.read(file), type=_Head)
-    except (OSError, msgspec.DecodeError) as error:
-        raise BadFile(f"{file} is damaged ({error}): install kerncast again, or name another folder with {VARIABLE}") from error
-    path, figures = file.parent, _figures(file.parent / EVALUATION)
+def _entry(path: str, _: int) -> Entry:
+    """The entry of the model in a folder; its files are read again if they change."""
+    folder = Path(path)
+    file = folder / MANIFEST
+    with guarded(file, AGAIN):
+        head = read_json(file, _Head)
+    figures = _figures(folder / EVALUATION)
     record = Record(
         op=head.op, family=head.family, devices=tuple(device.name for device in head.devices), software=head.software,
-        name=path.name, added="", model=path.name, checksum=head.checksum, kind=head.kind, dtypes=head.dtypes,
+        name=folder.name, added="", model=folder.name, checksum=head.checksum, kind=head.kind, dtypes=head.dtypes,
         rows=head.data.rows, problems=head.data.problems, r2=_value(figures.r2), mape=_value(figures.mape),
         efficiency=_value(figures.efficiency_mean),
-        bytes=sum(item.stat().st_size for item in path.iterdir()),
+        bytes=sum(item.stat().st_size for item in folder.iterdir()),
     )  # fmt: skip
-    return Entry(path, record, shipped=True)
+    return Entry(folder, record, shipped=True)
 
 
 class _Figure(msgspec.Struct):
@@ -108,9 +115,5 @@ def _value(figure: _Figure | None) -> float | None:
 
 def _figures(file: Path) -> _Overall:
     """The out-of-fold figures of a model."""
-    try:
-        return msgspec.json.decode(JSON_BYTES.read(file), type=_Evaluation).overall
-    except FileNotFoundError:
-        return _Overall()
-    except (OSError, msgspec.DecodeError) as error:
-        raise BadFile(f"{file} is damaged ({error}): install kerncast again, or name another folder with {VARIABLE}") from error
+    with guarded(file, AGAIN):
+        return read_json(file, _Evaluation).overall if file.exists() else _Overall()

@@ -25,9 +25,9 @@ from kerncast.collecting.request import Stop, never
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.files.atomic import cannot_write, remove_directory, sync_tree, write_bytes
 from kerncast.files.lock import one_writer
-from kerncast.files.user_data import data_folder
+from kerncast.files.places import data_folder
 from kerncast.models import trust as trusting
-from kerncast.models.hull import Coverage
+from kerncast.models.limits.trained import Coverage
 from kerncast.models.model import Model, is_model
 from kerncast.progress import QUIET, Progress
 from kerncast.registry import OPS
@@ -43,7 +43,7 @@ from kerncast.store.entry import (
     place_of,
     read_entry,
 )
-from kerncast.store.lookup import Lookup, canonical
+from kerncast.store.groups import ModelGroup, canonical, in_order, of_one_family, on_one_device
 from kerncast.store.shipped import shipped_entries
 from kerncast.writing.terminal import printable
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # it imports collecting, which a store only needs for checks
     from kerncast.store.recheck import ModelCheck
 
 __all__ = [
-    "DEFAULT", "ENTRY", "LOCK", "Changed", "Entry", "Lookup", "Record", "Store", "canonical", "check_name", "default_path",
+    "DEFAULT", "ENTRY", "LOCK", "Changed", "Entry", "Record", "Store", "canonical", "check_name", "default_path",
     "entry_of",
 ]  # fmt: skip
 
@@ -154,7 +154,7 @@ class Store:
         software: str | Sequence[str] | None = None,
         name: str | None = None,
         strict: bool = False,
-    ) -> Lookup:
+    ) -> ModelGroup:
         """The models that may answer for an op: of one family, on one device, in the order in which they are taken.
 
         `family` and `device` may be left out if the store has only one. `op` may be an alias (`exp`), or the store's name of
@@ -170,7 +170,8 @@ class Store:
                 f"the store {self.path} has no model of {op} ({'it has ' + ', '.join(known) if known else 'it is empty'}): "
                 "add one with `kerncast models add MODEL`"
             )
-        return Lookup.among(there, asked, family, device, software, name, strict, self.path, preset)
+        entries = on_one_device(of_one_family(there, op, family), device, self.path)
+        return ModelGroup(in_order(entries, software, name, strict), asked, preset)
 
     def find(
         self,
@@ -250,7 +251,7 @@ class Store:
         except NotFound:
             return None
         own = Coverage.of(model.manifest, model.family.problem.parameters)
-        return next((entry for entry, coverage in found.by_coverage() if name is not None or coverage.overlaps(own)), None)
+        return next((entry for entry, coverage in found.coverages if name is not None or coverage.overlaps(own)), None)
 
     # -- writing -----------------------------------------------------------------------------------------
 

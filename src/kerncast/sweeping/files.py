@@ -17,9 +17,12 @@ import polars as pl
 from kerncast.data.schema import check_parameters, content_digest
 from kerncast.declared.declaration import Declaration, declaration_of, resolve
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
-from kerncast.files.atomic import cannot_write, file_checksum, is_draft, write_atomically, write_bytes
-from kerncast.files.given import names_a_file_inside
+from kerncast.files.artefact import ArtefactKind, Findings
+from kerncast.files.atomic import cannot_write, is_draft, write_atomically, write_bytes
+from kerncast.files.checksums import file_checksum
+from kerncast.files.foreign import guarded
 from kerncast.files.lock import one_writer
+from kerncast.files.places import names_a_file_inside
 from kerncast.files.versioned import Versioned
 from kerncast.op import Family
 from kerncast.progress import QUIET, Progress
@@ -351,12 +354,37 @@ def read_part(path: Path, part: Part, layout: Format, family: Family) -> pl.Data
         raise BadFile(f"{fault}; run the same `kerncast sweep` again to restore it")
     file = path / part.file
     try:
-        rows = layout.read(file, family)
+        with guarded(file, AGAIN):
+            rows = layout.read(file, family)
         check_parameters(family, rows)
     except InvalidValue as error:
         raise BadFile(f"{file}, {error}: {AGAIN}") from error
-    except pl.exceptions.PolarsError as error:
-        raise BadFile(f"{file} is damaged ({(str(error).splitlines() or ['unreadable'])[0]}): {AGAIN}") from error
     if rows.height != part.rows:
         raise BadFile(f"{file} has {rows.height:,} vectors, and {MANIFEST} says {part.rows:,}: {AGAIN}")
     return rows
+
+
+def check_vectors(findings: Findings) -> None:
+    """The manifest, and every vector of every part."""
+    path = findings.path
+    with findings.looking(path / MANIFEST):
+        contents = read_sweep_file(path)
+        findings.checks.append("manifest")
+        layout, family = format_named(contents.header.file_format), family_of(path, contents.header)
+    if findings.faults:
+        return
+    tally = Tally()
+    for number, part in enumerate(contents.parts):
+        findings.progress.step("parts", number, len(contents.parts))
+        with findings.looking(path / part.file):
+            tally.add(read_part(path, part, layout, family))
+    if findings.faults:
+        return
+    findings.checks += [f"checksums of {len(contents.parts):,} parts", f"{tally.vectors:,} vectors"]
+    if not contents.complete:
+        findings.notes.append(f"{path} is unfinished: run the same `kerncast sweep` again, it continues where it stopped")
+    elif tally.distinct() != (contents.problems, contents.configs):
+        findings.wrong(path / MANIFEST, f"{path / MANIFEST} counts other problems or configs than its parts have: sweep again")
+
+
+SWEEP = ArtefactKind("vectors", lambda contents: contents.holds(MANIFEST), check_vectors, (MANIFEST,))

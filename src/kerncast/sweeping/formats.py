@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 import msgspec
 import polars as pl
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.data.schema import column_type, parameter_columns, with_optional
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.files.foreign import guarded, read_json
 from kerncast.files.parquet import read_parquet
 from kerncast.op import Family
-from kerncast.parsing import decode_json
 from kerncast.sweeping.pool import BLOCK_ROWS
 
 AGAIN = "fix it, or make the vectors again with `kerncast sweep`"
@@ -102,10 +101,8 @@ class Json(_Parts):
 
     def read(self, file: Path, family: Family) -> pl.DataFrame:
         columns = vector_columns(family)
-        try:
-            rows = decode_json(JSON_BYTES.read(file), type=list[dict[str, dict[str, Any]]])
-        except msgspec.DecodeError as error:
-            raise BadFile(f"{file} is not a list of vectors ({error}): {AGAIN}") from error
+        with guarded(file, AGAIN, "is not a list of vectors"):
+            rows = read_json(file, type=list[dict[str, dict[str, Any]]])
         values: dict[str, list[Any]] = {name: [] for name in columns}
         for number, row in enumerate(rows, 1):
             cells = {f"{half}.{item}": value for half, items in row.items() for item, value in items.items()}

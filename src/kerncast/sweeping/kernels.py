@@ -16,14 +16,13 @@ from typing import Any
 
 import polars as pl
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.data.importers.ck_tile.names import parse_gemm_kernel
 from kerncast.data.schema import LABEL, column_type
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.grouped_conv_ck_tile import parse_conv_kernel
+from kerncast.files.foreign import JSON, load_json
 from kerncast.op import Family
 from kerncast.parameters import Value
-from kerncast.parsing import load_json
 
 # What CK's build systems put before the name of a kernel: a GEMM is a program of its own.
 PROGRAM = "benchmark_"
@@ -168,7 +167,7 @@ def _read_one(read: Callable[[str], Named], name: str) -> Named:
 def read_kernel_list(family: Family, path: Path, *, as_named: bool = False) -> Kernels:
     """The kernels that a file lists: names on lines of their own (`#` begins a comment), or a JSON list of names."""
     try:
-        text = JSON_BYTES.read(path).decode("utf-8-sig")
+        text = JSON.read(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         said = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not text"
         raise BadFile(

@@ -23,9 +23,9 @@ from kerncast.device import Device
 from kerncast.errors import KerncastError
 from kerncast.expr import Expr, Program
 from kerncast.files.atomic import replace_file
-from kerncast.files.cache import cache_folder
 from kerncast.files.checksums import is_intact, keep_sum
 from kerncast.files.parquet import read_parquet
+from kerncast.files.places import cache_folder
 from kerncast.op import Family, hash_key, key_text
 from kerncast.parameters import Parameter
 from kerncast.sweeping.vectors import CONFIG, PROBLEM

@@ -17,12 +17,11 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.data.importers.tt_sweep.vectors import problem_of
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.foreign import read_json
 from kerncast.op import Family
 from kerncast.ops.ttnn import TILE
-from kerncast.parsing import decode_json
 from kerncast.registry import FAMILIES
 from kerncast.sweeping.formats import Format, refuse, vector_columns
 from kerncast.sweeping.tt_vectors import DTYPES, MODULES
@@ -221,7 +220,7 @@ class TtSweep(Format):
 
     def read(self, file: Path, family: Family) -> pl.DataFrame:
         try:
-            suites = decode_json(JSON_BYTES.read(file), type=dict[str, dict[str, dict[str, Any]]])
+            suites = read_json(file, type=dict[str, dict[str, dict[str, Any]]])
             problems = [_problem(vector, family) for suite in suites.values() for vector in suite.values()]
         except (msgspec.DecodeError, InvalidValue) as error:
             raise BadFile(f"{file} holds no vectors of {family.id} as tt-metal writes them ({error}): sweep again") from error

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast import limits
 from kerncast.arrays import Floats, Ints
+from kerncast.op import limits
 from kerncast.scoring import baselines
 from kerncast.scoring.metrics import mean_figure
 from kerncast.scoring.scorecard import Predicted, baseline_card, runtime_card, scorecard, top_k

@@ -9,13 +9,12 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from kerncast import limits
 from kerncast.arrays import Array, Flags, Floats, Ints
 from kerncast.data import schema
 from kerncast.device import Device, hardware_namespace
 from kerncast.errors import InvalidValue
 from kerncast.expr import Program, Symbol
-from kerncast.op import Family, FeatureSet
+from kerncast.op import Family, FeatureSet, limits
 
 WORK = ("roofline_ns", "expected_ns", "flops", "bytes")
 # About the time of an empty launch, by kind of device: a constant for learning, not a property of the hardware.
@@ -43,7 +42,7 @@ class Rows:
     limit_ns: Floats | None = None
     floor_ns: Floats | None = None
     peak_share: Floats | None = None
-    """What no kernel can beat with the cores in use (`kerncast.limits`): a yardstick, never learned from."""
+    """What no kernel can beat with the cores in use (`op.limits`): a yardstick, never learned from."""
     device: Ints | None = None
     """Which of several devices each row is of; None: all are of one."""
 

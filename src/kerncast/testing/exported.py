@@ -17,11 +17,12 @@ from kerncast.arrays import Floats, Ints
 from kerncast.compiling.binding import Binding
 from kerncast.compiling.encoding import MISSING, encode
 from kerncast.compiling.header import schema_number
-from kerncast.compiling.interpreter import Interpreter
 from kerncast.compiling.lower import Artefact
 from kerncast.data import schema
 from kerncast.expr import Program
+from kerncast.models.limits.configs import problem_numbers
 from kerncast.models.model import Model
+from kerncast.models.problem_frames import problem_frame
 from kerncast.parameters import Int
 from kerncast.testing.repeats import soaking
 
@@ -110,7 +111,7 @@ def expected_choices(artefact: Artefact, problems: list[dict[str, Any]]) -> tupl
     assert found.time_ns is not None
     shape = (len(problems), artefact.candidates)
     allowed = holds.all(axis=1).reshape(shape)
-    numbers = np.stack([Interpreter(artefact).numbers_of(values) for values in problems])
+    numbers = problem_numbers(model.family, problem_frame(model.family, problems))
     for sizes in (False, True):
         reached = allowed & artefact.tried.holds(numbers, sizes)
         allowed = np.where(reached.any(axis=1, keepdims=True), reached, allowed)

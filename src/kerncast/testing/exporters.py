@@ -101,8 +101,7 @@ class ExporterContract:
     def test_it_chooses_what_python_chooses_on_random_problems(self, exported: Exported) -> None:
         """Every choice, and the time of each to 1e-12."""
         binding, problems = exported.binding(), random_problems(exported.model, self.random_problems)
-        selector = Selector(exported.model, tiers=exported.artefact.tiers, compile=False)
-        numbers = np.array([selector._encode(Problem.trusted(exported.model.family, values)) for values in problems], np.int64)
+        numbers = np.array([encode(exported.model.family.problem, values) for values in problems], np.int64)
         answers = binding.select_many(numbers, "full")
         choices, times = expected_choices(exported.artefact, problems)
         assert (answers["status"] == 0).all()
@@ -117,7 +116,8 @@ class ExporterContract:
         for values in random_problems(exported.model, 25, seed=1):
             problem = Problem.trusted(exported.model.family, values)
             for tier in self.tiers:
-                ours, theirs = selector.select(problem, tier), binding.select(selector._encode(problem), tier)
+                numbers = encode(exported.model.family.problem, problem)
+                ours, theirs = selector.select(problem, tier), binding.select(numbers, tier)
                 assert (theirs.status, theirs.tier) == (ours.status, ours.tier)
                 assert selector.configs[theirs.candidate] == ours.config
                 if ours.time_ns is not None:
@@ -138,7 +138,7 @@ class ExporterContract:
             {**random_problems(exported.model, 1)[0], "dtype": "bf16"},
         ]:
             problem = Problem.trusted(exported.model.family, values)
-            ours, theirs = selector.select(problem), binding.select(selector._encode(problem), "auto")
+            ours, theirs = selector.select(problem), binding.select(encode(exported.model.family.problem, problem), "auto")
             chosen = ours.config if ours.config is not None else ours.fallback
             assert (theirs.status, theirs.message, theirs.time_ns) == (ours.status, ours.reason, -1.0), (theirs, ours)
             assert (None if theirs.candidate < 0 else selector.configs[theirs.candidate]) == chosen
@@ -159,11 +159,11 @@ class ExporterContract:
             pinned = int(rng.choice(np.flatnonzero(mask)))
             pins = [{"problem": {"M": problems[0]["M"]}, "candidate": pinned}]
             selector.override({"available": np.flatnonzero(mask).tolist(), "pin": pins})
-            assert selector._decided is not None
-            binding.override(selector._decided)
+            assert selector._python.decided is not None
+            binding.override(selector._python.decided)
             for values in problems:
                 problem = Problem.trusted(exported.model.family, values)
-                numbers = selector._encode(problem)
+                numbers = encode(exported.model.family.problem, problem)
                 for tier in self.tiers:
                     ours, theirs = selector.select(problem, tier), binding.select(numbers, tier)
                     assert (theirs.status, theirs.tier, theirs.pin) == (ours.status, ours.tier, PIN_NUMBERS[ours.pin])
@@ -192,21 +192,19 @@ class ExporterContract:
     def test_features_are_those_that_it_was_trained_on(self, exported: Exported) -> None:
         """Bit for bit, logarithms and roots to the last place but one."""
         binding, model, interpreter = exported.binding(), exported.model, Interpreter(exported.artefact)
-        selector = Selector(model, tiers=exported.artefact.tiers, compile=False)
         for values in random_problems(model, 5, seed=2):
             every = np.arange(exported.artefact.candidates)
             for row, wanted in zip(every.tolist(), model.describe(interpreter.vectors(values, every)).features, strict=True):
                 chosen = {name: model.candidates[f"config.{name}"][row] for name in model.family.config.parameters}
                 config = encode(model.family.config, chosen) or [MISSING]
-                got = binding.features(selector._encode(Problem.trusted(model.family, values)), config, len(wanted))
+                got = binding.features(encode(model.family.problem, values), config, len(wanted))
                 np.testing.assert_allclose(got, wanted, rtol=1e-15, atol=0.0)
 
     @needs_compiler
     def test_threads_with_a_context_each_do_not_disturb_each_other(self, exported: Exported) -> None:
         """Four threads ask the same problems at once; each gets the answers that one thread alone gets."""
         problems = random_problems(exported.model, 500, seed=3)
-        selector = Selector(exported.model, tiers=exported.artefact.tiers, compile=False)
-        numbers = np.array([selector._encode(Problem.trusted(exported.model.family, values)) for values in problems], np.int64)
+        numbers = np.array([encode(exported.model.family.problem, values) for values in problems], np.int64)
         alone = exported.binding().select_many(numbers, "full")["candidate"]
         bindings = [exported.binding() for _ in range(4)]
         with ThreadPoolExecutor(4) as executor:

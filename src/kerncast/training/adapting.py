@@ -20,17 +20,17 @@ from kerncast.arrays import Flags, Floats, Ints
 from kerncast.data.dataset import Dataset
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.files.atomic import build_directory, file_checksum, refuse_unwritable
+from kerncast.files.atomic import build_directory, refuse_unwritable
+from kerncast.files.checksums import file_checksum
 from kerncast.learners.contract import label_weights
 from kerncast.learners.gbdt import Gbdt
 from kerncast.models import trust
-from kerncast.models.elsewhere import away_from
-from kerncast.models.expectation import expectation_of
+from kerncast.models.limits.choices import SERVING, Serving, expectation_of
+from kerncast.models.limits.configs import FEWEST, Reach, reach_of, worked_on
+from kerncast.models.limits.devices import away_from
 from kerncast.models.manifest import write_manifest
 from kerncast.models.measured import measured_by_model
 from kerncast.models.model import Model
-from kerncast.models.reach import FEWEST, Reach, reach_of, worked_on
-from kerncast.models.serving import SERVING, Serving
 from kerncast.parameters import Categorical
 from kerncast.progress import QUIET, Progress
 from kerncast.scoring.splits import folds_by_group

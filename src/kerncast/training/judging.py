@@ -11,12 +11,11 @@ import polars as pl
 
 from kerncast.arrays import Floats, Ints
 from kerncast.learners.contract import Learner
-from kerncast.models.beyond import Sizes, known_measure, octaves_outside
 from kerncast.models.conformal import Interval, calibrate, cross_bounds, widened_like
-from kerncast.models.elsewhere import Elsewhere
 from kerncast.models.errors import Errors
+from kerncast.models.limits.devices import Elsewhere
+from kerncast.models.limits.widening import Sizes, Traits, known_measure, octaves_outside
 from kerncast.models.model import Model
-from kerncast.models.rarity import Traits
 from kerncast.scoring.scorecard import Predicted, scorecard
 from kerncast.scoring.splits import CONFIG
 from kerncast.tables import assess
@@ -65,7 +64,7 @@ def judge(trained: Trained, recipe: Recipe, base: Model | None) -> Judgement:
     lower, upper = cross_bounds(errors, harder, traits, sizes)
     if base is not None and base.manifest.interval is not None and not trained.adapted:
         # A single hold-out has no other folds to calibrate on, so the reported coverage is that of the base's interval.
-        lower, upper = base.bounds_of(held.rows.frame, predictions.time_ns)
+        lower, upper = base.envelope.bounds(held.rows.frame, predictions.time_ns)
     known = bool(np.isfinite(lower).any())
     predicted = Predicted(predictions.score, predictions.time_ns, *((lower, upper) if known else (None, None)))
     # Baselines that learn from other problems have nothing to learn from.
@@ -78,7 +77,7 @@ def judge(trained: Trained, recipe: Recipe, base: Model | None) -> Judgement:
     interval = calibrate(errors, harder, traits, sizes)
     if interval is not None and base is not None and base.manifest.interval is not None:
         old = base.manifest.interval.beyond
-        sizes = None if old is None else Sizes.of(old.sizes.measure, base.sizes_of(held.rows.frame))
+        sizes = None if old is None else Sizes.of(old.sizes.measure, base.envelope.sizes_of(held.rows.frame))
         # What is rare is what was rarely measured on the devices that the base knows: a few rows do not say.
         traits = base.manifest.interval.traits if trained.adapted else None
         interval = widened_like(interval, base.manifest.interval, traits or _traits_with(base, held), sizes)

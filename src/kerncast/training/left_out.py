@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kerncast.arrays import Floats, Ints
-from kerncast.models.elsewhere import FEWEST_DEVICES, DeviceErrors, Elsewhere, calibrate_elsewhere, nearest, numbers_read
+from kerncast.models.limits.devices import FEWEST_DEVICES, DeviceErrors, Elsewhere, calibrate_elsewhere, nearest, numbers_read
 from kerncast.tables.table import Table
 
 # How errors grow with the distance is seen in a sample of whole groups; each device that is left out costs one more fit.

@@ -16,9 +16,9 @@ from kerncast.errors import InvalidValue, NotFound
 from kerncast.learners.contract import Fitting, Learner, Options, options_of
 from kerncast.learners.kinds import learner_class
 from kerncast.learners.target import Target
+from kerncast.models.limits.configs import chosen_last, never_worked
 from kerncast.progress import QUIET, Progress
 from kerncast.scoring.splits import folds_by_group, held_out
-from kerncast.tables.never_worked import chosen_last, never_worked
 from kerncast.tables.table import Table
 from kerncast.training.recipe import Recipe
 

@@ -17,14 +17,16 @@ from kerncast.data.dataset import Dataset, record_of
 from kerncast.declared.declaration import declaration_of
 from kerncast.device import PEAK
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.files.atomic import build_directory, file_checksum, refuse_unwritable
+from kerncast.files.atomic import build_directory, refuse_unwritable
+from kerncast.files.checksums import own_checksums
 from kerncast.files.versioned import json_text
 from kerncast.learners.contract import Learner
 from kerncast.learners.mlp_csv import Network
 from kerncast.learners.target import Target
-from kerncast.models import card, coverage, trust
-from kerncast.models.elsewhere import numbers_read
+from kerncast.models import card, trust
 from kerncast.models.labels import in_order_of_labels
+from kerncast.models.limits import record
+from kerncast.models.limits.devices import numbers_read
 from kerncast.models.manifest import (
     CANDIDATES,
     CARD,
@@ -236,10 +238,10 @@ def write_model(
     importances = dict(sorted(trained.learner.importances().items(), key=lambda item: (-item[1], item[0])))
     trained.learner.save(folder)
     named = with_earlier(table.labels, None if base is None else base.label_table)
-    in_order_of_labels(coverage.candidates(table, base), named).write_parquet(folder / CANDIDATES)
+    in_order_of_labels(record.candidates(table, base), named).write_parquet(folder / CANDIDATES)
     if named is not None:
         named.write_parquet(folder / LABELS)
-    coverage.seen_groups(table, before).write_parquet(folder / PROBLEMS)
+    record.seen_groups(table, before).write_parquet(folder / PROBLEMS)
     said: dict[str, Array | None] = {"fold": None, "time_ns": None, "score": None}
     if trained.predictions is not None and judged is not None:
         said = {"fold": trained.fold, "time_ns": trained.predictions.time_ns, "score": trained.predictions.score}
@@ -251,7 +253,7 @@ def write_model(
         measured_ns=pl.Series(held.time_ns).fill_nan(None),
         noise=pl.Series(held.noise).fill_nan(None),
     )
-    coverage.with_base(predictions, table, before).write_parquet(folder / PREDICTIONS)
+    record.with_base(predictions, table, before).write_parquet(folder / PREDICTIONS)
     (folder / EVALUATION).write_bytes(json_text(evaluation))
     (folder / IMPORTANCES).write_bytes(json_text(importances))
     manifest = _manifest(folder, table, procedure, trained.learner, where, base)
@@ -263,7 +265,7 @@ def write_model(
     if not fitted:  # no recipe makes these weights again
         manifest = msgspec.structs.replace(manifest, recipe={})
     (folder / CARD).write_text(card.model_card(manifest, evaluation, importances), encoding="utf-8")
-    files = {file.name: file_checksum(file) for file in sorted(folder.iterdir())}
+    files = own_checksums(folder)
     write_manifest(folder, msgspec.structs.replace(manifest, files=files))
 
 
@@ -284,7 +286,7 @@ def _manifest(
     # What its base was trained on counts too: the model answers for both.
     dtypes = sorted({*dtypes, *(() if base is None else base.manifest.dtypes)})
     software = {*table.software, *(() if base is None else base.manifest.software)}
-    conditions = coverage.conditions(table, base)
+    conditions = record.conditions(table, base)
     assert recipe.target is not None
     assert recipe.target_log is not None
     return Manifest(
@@ -306,17 +308,17 @@ def _manifest(
             table.digest, len(table.time_ns), int((~table.ok).sum()), int(table.trials.solvable.sum()),
             len(np.unique(table.group)), len(np.unique(table.config)), table.noise_floor, where,
         ),
-        hull=coverage.hull(table, base),
+        hull=record.hull(table, base),
         interval=None,
         versions={"kerncast": __version__, **{name: version_of(name) for name in ("lightgbm", "numpy", "polars")}},
         files={},
         recipe=recipe.as_options(),
         declaration=declaration_of(table.family),
-        facts=coverage.facts(table, base),
+        facts=record.facts(table, base),
         conditions=conditions,
         contradicted=_contradicted(table, base),
-        device_dtypes=coverage.device_dtypes(table, base),
-        device_software=coverage.device_software(table, base),
+        device_dtypes=record.device_dtypes(table, base),
+        device_software=record.device_software(table, base),
         warm_start=() if base is None else (*base.manifest.warm_start, base.manifest.data.digest),
         slim="",
         elsewhere=None,
@@ -333,7 +335,7 @@ def _on_its_device(manifest: Manifest, table: Table) -> Manifest:
         hull["dtype"] = Range(labels=tuple(name for name in hull["dtype"].labels if name in dtypes))
     return msgspec.structs.replace(
         manifest, dtypes=dtypes, hull=hull, software=table.software, device_dtypes={}, elsewhere=None,
-        conditions=coverage.conditions(table, None),
+        conditions=record.conditions(table, None),
     )  # fmt: skip
 
 

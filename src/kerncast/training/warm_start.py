@@ -10,10 +10,10 @@ import polars as pl
 
 from kerncast.errors import InvalidValue
 from kerncast.learners.contract import Learner
+from kerncast.models.limits.configs import chosen_last, never_worked
 from kerncast.models.model import Model, feature_digest
 from kerncast.scoring.scorecard import Predicted, scorecard
 from kerncast.scoring.splits import held_out
-from kerncast.tables.never_worked import chosen_last, never_worked
 from kerncast.tables.table import Table
 from kerncast.training.folds import Predictions
 from kerncast.training.procedure import Procedure

@@ -306,7 +306,7 @@ def test_a_wheel_with_a_damaged_table_is_refused_by_name(tmp_path, systems):
         return kerncast.read(tmp_path / "t.whl", file_format="aiconfigurator")
 
     assert wheel("dsa").rows == 12
-    with pytest.raises(KerncastError, match=r"t\.whl, l40s/group/vllm/0\.24\.0/gemm_perf\.parquet, not a parquet file"):
+    with pytest.raises(KerncastError, match=r"t\.whl, l40s/group/vllm/0\.24\.0/gemm_perf\.parquet, the table is not a parquet"):
         wheel("gemm")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -17,13 +16,12 @@ import msgspec
 from msgspec import structs
 
 from kerncast.backends.command.template import Scope, check_names, leaves, names_in
-from kerncast.budgets import TOML_BYTES
 from kerncast.declared.declaration import Declaration, declaration_of, resolve
 from kerncast.declared.family_file import TABLES, declaration_in
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.files.artefact import ArtefactKind, Findings
+from kerncast.files.foreign import TOML, decode_toml, guarded
 from kerncast.op import Family
-from kerncast.parsing import decode_toml
-from kerncast.writing.keys import key_rule
 
 At = str | list[str | int]
 SHIPPED = "benchmarks"
@@ -209,7 +207,7 @@ def toml_text(what: str, name: str, known: Mapping[str, str]) -> str:
     if not name.endswith(".toml") and "/" not in name:
         raise NotFound(f"{NotFound.named(what, name, known)}, or the path of a .toml file")
     try:
-        return TOML_BYTES.read(Path(name)).decode()
+        return TOML.read(Path(name)).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(f"the {what} {name} cannot be read ({error}): name a TOML file or one of {', '.join(known)}") from error
 
@@ -222,7 +220,7 @@ def load(name: str, settings: Mapping[str, str] | None = None, family: Family | 
     from kerncast.backends.command.rules import check
 
     text = toml_text("benchmark", name, shipped())
-    try:
+    with guarded(name, "every key is explained in docs/command.md", "is not a benchmark"):
         tables = decode_toml(text)
         own = _declared(name, tables)
         if own is not None:
@@ -230,8 +228,6 @@ def load(name: str, settings: Mapping[str, str] | None = None, family: Family | 
         elif family is not None and tables.get("family") == family.id:
             own = declaration_of(family)
         benchmark = msgspec.structs.replace(msgspec.convert(tables, Benchmark), declaration=own)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise BadFile(f"{name} is not a benchmark: {key_rule(error)} (every key is explained in docs/command.md)") from error
     try:
         if check_names([benchmark.family], benchmark.setting_values(), "family"):
             # A setting decides the family, so the settings are filled in before the rules of that family are checked.
@@ -261,3 +257,15 @@ def _with_settings(benchmark: Benchmark, given: Mapping[str, str]) -> Benchmark:
         if item.default is None:
             raise InvalidValue(f"benchmark {benchmark.name} needs `settings` {name}=… ({item.doc})")
     return structs.replace(benchmark, settings=filled)
+
+
+def check_benchmark(findings: Findings) -> None:
+    """An external benchmark for `collect`: its keys, words and patterns. Nothing of it is run."""
+    with findings.looking(findings.path, "keys"):
+        try:
+            load(str(findings.path.absolute()))
+        except InvalidValue as error:  # a setting without a default: only the user can give it
+            findings.notes.append(str(error))
+
+
+BENCHMARK = ArtefactKind("benchmark", lambda contents: {"argv", "result"} <= contents.toml.keys(), check_benchmark)

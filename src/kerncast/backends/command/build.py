@@ -24,9 +24,9 @@ from kerncast.backends.command.template import Scope
 from kerncast.backends.contract import CannotCompile, Ended
 from kerncast.errors import CannotWrite
 from kerncast.files.atomic import replace_file
-from kerncast.files.cache import private_cache
+from kerncast.files.foreign import decode_json
 from kerncast.files.lock import in_turn
-from kerncast.parsing import decode_json
+from kerncast.files.places import private_cache
 
 
 class _Stamp(msgspec.Struct, frozen=True):

@@ -28,9 +28,10 @@ import msgspec
 from kerncast.backends.contract import CannotCompile
 from kerncast.backends.environment import PLAIN_WORDS, fault_in
 from kerncast.errors import CannotWrite, NotFound
-from kerncast.files.atomic import file_checksum, replace_file
-from kerncast.files.cache import private_cache
-from kerncast.parsing import decode_json
+from kerncast.files.atomic import replace_file
+from kerncast.files.checksums import file_checksum
+from kerncast.files.foreign import decode_json
+from kerncast.files.places import private_cache
 
 SOURCES = Path(__file__).parent
 # Enough kernels to spread the compiler's start-up, few enough to keep every core busy.

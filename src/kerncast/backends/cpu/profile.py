@@ -19,8 +19,8 @@ import numpy as np
 from kerncast.backends.cpu.build import Library
 from kerncast.device import Device
 from kerncast.files.atomic import replace_file
+from kerncast.files.foreign import decode_json
 from kerncast.files.versioned import SEAL, json_text, seal_of
-from kerncast.parsing import decode_json
 
 SOURCE = "measured by the cpu backend's micro-benchmark"
 BURSTS = 200

@@ -21,7 +21,7 @@ from kerncast.backends.environment import PLAIN_WORDS, fault_in
 from kerncast.backends.inductor import templates
 from kerncast.backends.inductor.templates import Product
 from kerncast.errors import CannotWrite
-from kerncast.files.cache import private_cache
+from kerncast.files.places import private_cache
 
 KERNELS_PER_UNIT = 16
 # Launches in C: a call from Python takes longer than a small product. A kernel without a bias takes three pointers.

@@ -11,7 +11,7 @@ from kerncast.cli.views.evaluation import show
 from kerncast.cli.views.output import Json, print_json, working
 from kerncast.evaluating.predictions import write_predictions
 from kerncast.evaluating.text import verdict_blocks
-from kerncast.files.output_paths import check_place
+from kerncast.files.places import check_place
 from kerncast.writing.help import Help
 
 

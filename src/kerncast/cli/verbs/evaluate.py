@@ -11,7 +11,7 @@ from kerncast.cli.verb import Call, verb
 from kerncast.cli.views.evaluation import show
 from kerncast.cli.views.output import Json, print_json
 from kerncast.evaluating.text import evaluation_blocks
-from kerncast.files.output_paths import check_place
+from kerncast.files.places import check_place
 from kerncast.models.model import Model
 
 

@@ -24,7 +24,7 @@ from kerncast.cli.views.output import (
 )
 from kerncast.cli.views.skipped import skipped_facts, skipped_lines
 from kerncast.data.dataset import Dataset
-from kerncast.limits import sentence
+from kerncast.op.limits import sentence
 from kerncast.writing.help import Help
 from kerncast.writing.terminal import distinct
 

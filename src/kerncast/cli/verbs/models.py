@@ -18,16 +18,16 @@ from kerncast.cli.verb import group
 from kerncast.cli.views.output import Json, draw, print_json, table
 from kerncast.collecting.plan import Measuring
 from kerncast.errors import BadFile
-from kerncast.files.given import named_values
+from kerncast.files.places import named_values
 from kerncast.models import software as softwares
 from kerncast.models.manifest import Range
 from kerncast.models.model import Model
 from kerncast.models.trust import list_path
 from kerncast.software import FRAMEWORK, parts, short_name
 from kerncast.store.drift import Finding
+from kerncast.store.find import only_group
 from kerncast.store.recheck import ModelCheck
 from kerncast.store.shipped import shipped_entries
-from kerncast.store.sources import only_lookup
 from kerncast.store.store import Entry, Store
 from kerncast.writing.help import Help
 from kerncast.writing.terminal import TextTable
@@ -220,7 +220,7 @@ def find(
     kerncast select "$(kerncast models find gemm --device local)" M=300 N=500 K=700 dtype=fp32 layout=rrr
     kerncast models find reshard in_strategy=width out_strategy=height
     """
-    found = only_lookup(op, family, device, software, name, strict, store=Store.open(store))
+    found = only_group(op, family, device, software, name, strict, store=Store.open(store))
     parameters = {} if found.family is None else problem_parameters(found.family)
     entry = found.only(parse_assignments(problem, parameters))
     if as_json:
@@ -239,7 +239,7 @@ def _tell(entry: Entry, what: str, as_json: bool) -> None:
 
 
 def _show(entry: Entry, hull: Mapping[str, Range], as_json: bool) -> None:
-    from kerncast.models.hull import range_words
+    from kerncast.models.limits.trained import range_words
 
     covers = {name: range_words(seen) for name, seen in hull.items()}
     if as_json:

@@ -14,7 +14,6 @@ from typing import Annotated, Any, TypeVar
 from kerncast.api.predict import predict, predict_everywhere
 from kerncast.api.printing import echo, echo_exactly
 from kerncast.api.results import model_of
-from kerncast.budgets import JSON_BYTES
 from kerncast.cli.asking import (
     ConfigsOf,
     ProblemText,
@@ -28,6 +27,7 @@ from kerncast.cli.asking import (
 from kerncast.cli.verb import Call, verb
 from kerncast.cli.views.output import Json, assignments, print_json, table
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.files.foreign import JSON
 from kerncast.models.answer import Answer, without_choice
 from kerncast.models.model import Model, is_model
 from kerncast.models.statuses import Answered
@@ -37,7 +37,7 @@ from kerncast.registry import OPS
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
 from kerncast.space import Value
-from kerncast.store.sources import only_lookup
+from kerncast.store.find import only_group
 from kerncast.store.store import Store
 from kerncast.sweeping.kernels import Named, reader
 from kerncast.writing.help import Help
@@ -128,11 +128,11 @@ def _by_request(call: Call, text: str, as_json: bool) -> None:
 def _read(text: str) -> bytes:
     """The requests themselves, or a file of them; `-` is stdin."""
     if text == "-":
-        return JSON_BYTES.taken(sys.stdin.buffer, "what was given on stdin")
+        return JSON.taken(sys.stdin.buffer, "what was given on stdin")
     if text.lstrip()[:1] in ("{", "["):
         return os.fsencode(text)  # bytes that are not UTF-8 are refused by the parser
     try:
-        return JSON_BYTES.read(Path(text))
+        return JSON.read(Path(text))
     except OSError as error:
         raise BadFile(f"'{text}' is neither JSON nor a readable file ({error.strerror}): JSON begins with {{ or [") from error
 
@@ -152,13 +152,13 @@ def _by_op(call: Call, name: str, problem: Sequence[str], picture: Path | None, 
     from kerncast.api.predict import picture as drawn
     from kerncast.cli.views.predictions import show, show_devices
     from kerncast.files.atomic import write_text
-    from kerncast.querying.predicting import Asked, devices_of, family_of
+    from kerncast.querying.predicting import OpAnswerer, devices_of
 
     device, software, family = call["device"], call["software"], call["family"]
     opened = Store.open(call["store"])
     known_devices = devices_of(name, family, software, opened) if device == ALL else []
     where = next(iter(known_devices), "") if device == ALL else device or _only_device(name, opened)
-    own = family_of(Asked(name, where, software, family, store=opened))
+    own = OpAnswerer(name, where, software, family, store=opened).family
     given, listed = read_problems(problem, own)
     device_of(given, where or None, own)
     chosen, kernel = _chosen(call["config"], own)
@@ -200,7 +200,7 @@ def _model(name: str, call: Call) -> Model:
     """The model of a folder or an id; of an op, the one that is found for it."""
     family, device, software, store = (call[option] for option in ("family", "device", "software", "store"))
     if _is_op(name):
-        return only_lookup(name, family, device, software, store=Store.open(store)).only({}).load()
+        return only_group(name, family, device, software, store=Store.open(store)).only({}).load()
     if family is not None or software is not None:
         raise InvalidValue(f"--family and --software choose among the models of an op, and '{name}' is no op: leave them out")
     if store is not None and is_model(Path(name)):

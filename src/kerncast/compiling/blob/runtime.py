@@ -16,12 +16,11 @@ from kerncast.expr.to_c import prelude
 from kerncast.learners.gbdt import BEHIND, LIKELY_TO_FAIL
 from kerncast.learners.target import LEAST_RATE
 from kerncast.models.answer import fallback_words
-from kerncast.models.rarity import ABSENT
+from kerncast.models.limits.widening import ABSENT
 from kerncast.models.statuses import C_STATUSES
 from kerncast.models.tier import C_TIERS
 from kerncast.tables.off_grid import MOST_ALIGNED
-from kerncast.writing.c import c_integer, c_number, c_string, define, filled
-from kerncast.writing.packaged import packaged_c
+from kerncast.writing.c import c_integer, c_number, c_string, define, filled, packaged_c
 
 # Functions that the engine calls and an artefact generates: the runtime's own take a context too.
 GENERATED = (

@@ -13,9 +13,9 @@ from kerncast.compiling.c_spaces import rule_in_message
 from kerncast.compiling.encoding import MISSING
 from kerncast.compiling.lower import Artefact, encoded
 from kerncast.expr import Program
-from kerncast.models.hull import fact_words, only_absent, trained_words
+from kerncast.models.limits.trained import Limit, fact_words
+from kerncast.models.limits.widening import WHAT
 from kerncast.models.manifest import Range
-from kerncast.models.rarity import WHAT
 from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
 from kerncast.space import Space
 from kerncast.version import __version__
@@ -96,14 +96,15 @@ def hull_tables(artefact: Artefact, texts: Texts) -> Tables:
     rules: list[int] = []
     for name, parameter in space.parameters.items():
         seen, first, low, high = manifest.hull.get(name, Range()), len(values), -(2**63) + 1, 2**63 - 1
-        if only_absent(parameter, seen):
+        limit = Limit(parameter, seen)
+        if limit.only_usual:
             low, high = 1, 0
         elif seen.labels:
             values += sorted(parameter.number(index) for index in map(parameter.index, seen.labels) if index is not None)
         elif seen.low is not None and seen.high is not None:
             low, high = seen.low, seen.high
         rows.append((low, high, 1, first, len(values) - first, MISSING, 0, 0, 0))
-        rules.append(texts.place(trained_words(parameter, seen)))
+        rules.append(texts.place(limit.words))
     places = list(space.parameters)
     facts = manifest.facts
     return {

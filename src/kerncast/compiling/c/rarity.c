@@ -1,4 +1,4 @@
-/* How unlike the measured problems a problem is, as `models/rarity.py` computes it: whole numbers, then one sum. */
+/* How unlike the measured problems a problem is, as `models/limits/widening.py` computes it: whole numbers, then one sum. */
 
 #if KC_TRAITS
 static int64_t kc_aligned(int64_t size) {

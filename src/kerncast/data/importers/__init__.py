@@ -24,7 +24,7 @@ from kerncast.data.dataset import Dataset, DeviceRecord, Source, record_of
 from kerncast.data.skipping import LINE, BadRows, SkippedKind, Skips
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
-from kerncast.files.given import as_text, refuse_endless
+from kerncast.files.places import as_text, refuse_endless
 from kerncast.op import Family
 from kerncast.progress import QUIET, Progress
 from kerncast.registry import discover

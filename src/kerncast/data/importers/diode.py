@@ -20,7 +20,6 @@ from typing import Any
 import polars as pl
 
 from kerncast import devices
-from kerncast.budgets import JSON_BYTES
 from kerncast.data.diode_files import Unusable, as_object, entries, is_diode, problem_of
 from kerncast.data.importers import Head, Imported, Importer, Options, measured_on
 from kerncast.data.importers.torch_settings import settings
@@ -31,7 +30,7 @@ from kerncast.errors import BadFile, InvalidValue, quoted
 from kerncast.families.gemm_triton import triton
 from kerncast.families.inductor_templates import config_of
 from kerncast.families.torch_products import WORDS
-from kerncast.parsing import load_document
+from kerncast.files.foreign import JSON, guarded, load_document
 
 # Operation → what it computes beyond the product.
 OPERATIONS: Mapping[str, Mapping[str, Any]] = {"mm": {}, "addmm": {"bias": True}, "bmm": {}}
@@ -64,10 +63,8 @@ class Diode(Importer):
         if options.mapping is not None:
             raise InvalidValue("a torch-diode dataset names its own parameters: `mapping` does not apply to it")
         fixed = settings(options.values, SETTABLE)
-        try:
-            data = load_document(JSON_BYTES.read(path))
-        except ValueError as error:
-            raise BadFile(f"this is neither JSON nor msgpack ({error}): is it cut or damaged?") from error
+        with guarded("the file", "is it cut or damaged?", "is neither JSON nor msgpack"):
+            data = load_document(JSON.read(path))
         if not isinstance(data, dict) or not is_diode(data):
             raise BadFile("this is not a torch-diode dataset: it has no `hardware` with operations and timed configs")
         found: dict[str, _Rows] = {}

@@ -38,7 +38,6 @@ import msgspec
 import polars as pl
 
 from kerncast import devices, dtypes
-from kerncast.budgets import TOML_BYTES
 from kerncast.data import schema
 from kerncast.data.importers import Imported, Importer, Options, extra_columns, listed
 from kerncast.data.skipping import Skips, shortened
@@ -47,11 +46,11 @@ from kerncast.declared.declaration import Declaration, declared_family
 from kerncast.declared.family_file import TABLES, declaration_in, family_named
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.files.artefact import kind_of_toml
+from kerncast.files.foreign import guarded, key_rule, read_toml
 from kerncast.files.parquet import read_parquet
 from kerncast.op import Family
 from kerncast.parameters import Categorical, Parameter
-from kerncast.parsing import decode_toml
-from kerncast.writing.keys import key_rule
 
 # The next step for parameters of kernels that no family has.
 OWN_FAMILY = "a family of your own declares a kernel's parameters, see docs/ops-and-families.md"
@@ -117,7 +116,7 @@ def read_mapping(path: Path | None) -> Mapping:
     if path is None:
         raise InvalidValue("a csv or parquet table needs `mapping` FILE.toml; draft one with `guess`")
     try:
-        tables = decode_toml(TOML_BYTES.read(path))
+        tables = read_toml(path)
         own = _declared(path, tables)
         if own is not None:
             tables = {key: value for key, value in tables.items() if key not in TABLES} | {"family": own.family}
@@ -371,10 +370,8 @@ class Parquet(Importer):
 
 def read_parquet_table(path: Path) -> pl.DataFrame:
     """A parquet file with row numbers for lines."""
-    try:
+    with guarded("the table", "is it cut or damaged?", "is not a parquet file"):
         table = read_parquet(path)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise BadFile(f"not a parquet file ({str(error).splitlines()[0]})") from error
     nested = [name for name, dtype in table.schema.items() if dtype.is_nested()]
     if nested:
         raise BadFile(f"column '{nested[0]}' is nested: flatten it first")
@@ -401,3 +398,7 @@ def read_table(format_name: str, path: Path) -> pl.DataFrame:
         raise BadFile(f"{path}, {error}") from error
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror}") from error
+
+
+# A mapping for `import csv`: its keys are checked against what the family declares.
+MAPPING = kind_of_toml("mapping", frozenset({"family", "time"}), read_mapping)

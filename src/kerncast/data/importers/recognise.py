@@ -5,17 +5,14 @@ from __future__ import annotations
 import gzip
 import itertools
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-import polars as pl
-
 from kerncast.data.importers import Head, importers
-from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.expanding import refuse_large_members
-from kerncast.files.given import refuse_endless
+from kerncast.errors import InvalidValue
+from kerncast.files.foreign import guarded, refuse_large_members
 from kerncast.files.parquet import parquet_columns
+from kerncast.files.places import refuse_endless
 
 # Enough for a header and the first rows; an archive is not unpacked further.
 HEAD_BYTES = 65_536
@@ -47,7 +44,7 @@ def recognised(paths: Sequence[Path], mapped: bool = False) -> str:
 def head_of(path: Path) -> Head:
     """The beginning of a file, unpacked if it is an archive or gzipped; of a folder, the names in it."""
     refuse_endless(path)
-    try:
+    with guarded(path, "is it damaged?", "cannot be read"):
         if path.is_dir():
             names = itertools.islice((item.relative_to(path).as_posix() for item in path.rglob("*")), MOST_NAMES)
             return Head(path, names=tuple(sorted(names)))
@@ -61,10 +58,6 @@ def head_of(path: Path) -> Head:
             with gzip.open(path) as file:
                 data = file.read(HEAD_BYTES)
         return Head(path, text=data.decode("utf-8", errors="replace"))
-    except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, pl.exceptions.PolarsError) as error:
-        raise BadFile(f"{path} cannot be read ({(str(error).splitlines() or ['no reason'])[0]}): is it damaged?") from error
 
 
 def _archive(path: Path) -> Head:

@@ -8,8 +8,6 @@ one row stands for all shapes of a tile count, with the shape in the middle of t
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.reshard import reshard_single
 from kerncast.files.atomic import scratch_folder
-from kerncast.files.expanding import gunzip_to
+from kerncast.files.foreign import guarded, gunzip_to
 from kerncast.ops.reshard_suites import BOTH_BYTES, GRIDS
 
 GZIP = b"\x1f\x8b"
@@ -109,10 +107,8 @@ def _text(path: Path, skips: Skips) -> pl.DataFrame:
         return read_csv_text(path, skips)
     with scratch_folder() as folder:
         plain = Path(folder, "lines.csv")
-        try:
+        with guarded("the compressed file", "restore it", "is cut or damaged"):
             gunzip_to(path, plain)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise BadFile(f"the compressed file is cut or damaged ({error})") from error
         return read_csv_text(plain, skips)
 
 

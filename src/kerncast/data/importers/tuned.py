@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 import statistics
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ import msgspec
 import polars as pl
 
 from kerncast import devices
-from kerncast.budgets import JSON_BYTES
 from kerncast.data.importers import Imported, Options
 from kerncast.data.importers.unclosed_json import Entries, read_unclosed
 from kerncast.data.schema import MEASURED
@@ -29,10 +27,9 @@ from kerncast.declared import diagram
 from kerncast.declared.declaration import AXES, LARGEST_SIZE, Declaration, Values, declared_family
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.expanding import GZIP, gunzip_beginning
+from kerncast.files.foreign import GZIP, JSON, guarded, gunzip_beginning, key_rule
 from kerncast.op import Family
 from kerncast.registry import FAMILIES, LONGEST_LABEL, LONGEST_NAME
-from kerncast.writing.keys import key_rule
 
 FAMILY = "kernel_tuner"
 RESERVED = {"op", "family", "values", "trusted"}
@@ -137,16 +134,11 @@ def imported(tuned: Tuned, options: Options) -> Imported:
 
 def text_of(path: Path) -> str:
     """The text of a file, unpacked if it is gzipped."""
-    data = JSON_BYTES.read(path)
-    try:
+    data = JSON.read(path)
+    with guarded("the file", "is it damaged?", "is not text in UTF-8, plain or gzipped"):
         if data[:2] == GZIP:
             data = gunzip_beginning(data, str(path))
-        text = data.decode("utf-8")
-    except zlib.error as error:
-        raise BadFile(f"the file is not valid gzip ({error}): is it damaged?") from error
-    except UnicodeDecodeError as error:
-        raise BadFile(f"the file is not text in UTF-8 ({error.reason} at byte {error.start})") from error
-    return text
+        return data.decode("utf-8")
 
 
 def attempts_of(

@@ -8,7 +8,7 @@ from typing import Any
 from kerncast.evaluating.report.tables import plain_name
 from kerncast.evaluating.report.words import between, percent
 from kerncast.evaluating.text import NOT_RECORDED, unknown_sentence, untrained_sentence
-from kerncast.limits import sentence
+from kerncast.op.limits import sentence
 from kerncast.writing.terminal import counted, distinct
 
 # Title, figure, whether less is better, what it means.

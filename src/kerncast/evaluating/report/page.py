@@ -10,7 +10,6 @@ from typing import Any
 
 import polars as pl
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.evaluating.evaluation import Evaluation
 from kerncast.evaluating.report import charts, tables
 from kerncast.evaluating.report.budget import budget_charts
@@ -19,9 +18,9 @@ from kerncast.evaluating.report.headline import cards, headline, levels, warning
 from kerncast.evaluating.report.plot import Chart
 from kerncast.evaluating.report.roofline import roofline_chart
 from kerncast.evaluating.report.words import assignments, part_of
+from kerncast.files.foreign import read_json
 from kerncast.models.manifest import IMPORTANCES
 from kerncast.models.model import Model
-from kerncast.parsing import decode_json
 from kerncast.writing.html import visible
 
 MOST_IMPORTANCES = 20
@@ -168,6 +167,6 @@ def _facts(summary: dict[str, Any], model: Model | None, fixed: dict[str, Any]) 
 def _importances(model: Model | None) -> list[tables.Bar]:
     if model is None or not (model.path / IMPORTANCES).is_file():
         return []
-    found = decode_json(JSON_BYTES.read(model.path / IMPORTANCES), type=dict[str, float])
+    found = read_json(model.path / IMPORTANCES, type=dict[str, float])
     ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:MOST_IMPORTANCES]
     return [tables.bar(name, share, share / ordered[0][1]) for name, share in ordered if share > 0]

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.data.diode_files import is_diode
 from kerncast.data.importers.mapped import read_parquet_table
 from kerncast.data.text_table import LINE, read_csv_text
@@ -14,8 +13,8 @@ from kerncast.errors import BadFile, KerncastError
 from kerncast.evaluating.solutions import diode, inductor, listed
 from kerncast.evaluating.solutions.records import columns_of, read_records
 from kerncast.evaluating.solutions.solution import Solutions, Target, gathered
+from kerncast.files.foreign import JSON, is_msgpack_map, load_document
 from kerncast.op import Family
-from kerncast.parsing import is_msgpack_map, load_document
 
 PARQUET_MAGIC = b"PAR1"
 LONGEST_SENTENCE = 600
@@ -29,7 +28,7 @@ def read_solutions(path: Path, family: Family, devices: Sequence[str]) -> Soluti
     """The choices of a file for a family on the devices of a model; errors say where the file is malformed."""
     target = Target(family, tuple(devices))
     try:
-        data = JSON_BYTES.read(path)
+        data = JSON.read(path)
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror}") from error
     try:

@@ -9,8 +9,8 @@ import msgspec
 
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.solutions.solution import Solution, Target
+from kerncast.files.foreign import key_rule
 from kerncast.op import Config, Problem
-from kerncast.writing.keys import key_rule
 
 FORMAT = "list of problems and configs"
 

@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 
 from kerncast import devices
-from kerncast.budgets import JSON_BYTES
 from kerncast.data.dataset import record_of
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.expr import Program
-from kerncast.files.atomic import file_checksum
+from kerncast.files.checksums import file_checksum
+from kerncast.files.foreign import guarded, read_json
 from kerncast.learners.contract import Output
 from kerncast.learners.gbdt import Gbdt, GbdtOptions
 from kerncast.learners.lightgbm_text import load_forest
@@ -36,7 +36,6 @@ from kerncast.models.ck.layout import (
 )
 from kerncast.models.manifest import Data, Features, Manifest, Range
 from kerncast.op import Family
-from kerncast.parsing import decode_json
 from kerncast.registry import FAMILIES
 from kerncast.tables.feature_rows import Rows
 
@@ -212,10 +211,8 @@ def _refuse_other_names(path: Path, spec: FeatureSpec, booster: Booster) -> None
 
 
 def _read_spec(file: Path) -> FeatureSpec:
-    try:
-        return decode_json(JSON_BYTES.read(file), type=FeatureSpec)
-    except (OSError, msgspec.DecodeError) as error:
-        raise BadFile(f"{file} is not a feature spec of CK Tile's heuristics ({error})") from error
+    with guarded(file, "take another model", "is not a feature spec of CK Tile's heuristics"):
+        return read_json(file, type=FeatureSpec)
 
 
 def _manifest(found: Forests, learner: Gbdt) -> Manifest:

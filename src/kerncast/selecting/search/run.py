@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.models.hull import OutOfRange, outside_hull
+from kerncast.models.limits.trained import OutOfRange
 from kerncast.models.model import Model
 from kerncast.op import Config, Problem
 from kerncast.progress import QUIET, Progress
@@ -104,8 +104,7 @@ def search(
     for name, number in (("a budget", budget), ("top_k", top_k)):
         if number is not None and number < 1:
             raise InvalidValue(f"{name} must be at least 1, got {number}")
-    if problem.op is not model.family.op:
-        raise InvalidValue(f"the model is of {model.family.id}, the problem of {problem.op.name}")
+    problem = model.problem(problem)
     if not model.family.config.parameters:
         raise InvalidValue(f"{model.family.id} has only one config: there is nothing to search")
     ground = Ground(model.family, problem, model.profile)
@@ -128,7 +127,7 @@ def search(
         scored=scoring.scored,
         space=scoring.scored if everything else ground.size,
         exact=everything or ground.exact,
-        outside=outside_hull(model, problem),
+        outside=model.envelope.coverage.outside(problem),
     )
 
 
@@ -162,7 +161,7 @@ def _among(
         scored=scoring.scored,
         space=valid.height,
         exact=True,
-        outside=outside_hull(model, problem),
+        outside=model.envelope.coverage.outside(problem),
     )
 
 

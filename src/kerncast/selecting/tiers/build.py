@@ -28,9 +28,9 @@ from kerncast.files.checksums import is_intact, keep_sum
 from kerncast.learners.contract import read_arrays, write_arrays
 from kerncast.learners.gbdt import Gbdt
 from kerncast.learners.trees import Tree, as_arrays, from_arrays
-from kerncast.models.expectation import Expectation, expectation_of
+from kerncast.models.limits.choices import Expectation, expectation_of
+from kerncast.models.limits.configs import Reach, reach_of
 from kerncast.models.model import Model
-from kerncast.models.reach import Reach, reach_of
 from kerncast.models.tier import ALONE, Tier, named_tiers
 from kerncast.progress import QUIET, Progress
 from kerncast.selecting.tiers.distill import COMPARED, WORST_LOSS_ALONE, Ground, distill, distill_from

@@ -15,10 +15,10 @@ from kerncast.errors import InvalidValue
 from kerncast.expr import Program
 from kerncast.expr.nodes import INEXACT, Expr
 from kerncast.learners.trees import Tree
+from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.manifest import Range
 from kerncast.models.measured import Measured, measured_by_model
 from kerncast.models.model import Model
-from kerncast.models.reach import Tried
 from kerncast.models.rules import Rule, model_rules, namespaces
 from kerncast.scoring.splits import held_out
 from kerncast.selecting.tiers.cart import Material, grow
@@ -232,7 +232,7 @@ def lessons_of(
     known = measured.problems[solved]
     problems = pl.concat([known, drawn.select(known.columns)])
     scores = np.asarray(score(problems), dtype=np.float64)
-    tried = Tried.of(measured, portfolio).holds(problems)
+    tried = Reach.of(measured, portfolio).holds(problem_numbers(measured.family, problems))
     # If no config was tried on such problems, only the model's guess is left.
     scores = np.where(tried | ~tried.any(axis=1, keepdims=True), scores, np.inf)
     guessed, chosen = _regret(scores), scores.argmin(axis=1)

@@ -11,8 +11,8 @@ import numpy as np
 from kerncast.arrays import Ints
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.answer import Answer
+from kerncast.models.answerer import PythonAnswerer
 from kerncast.models.model import Model
-from kerncast.models.predicting import Predictor
 from kerncast.op import Config
 from kerncast.serving.explorer.describing import Json, device_of, is_axis
 from kerncast.serving.explorer.ranking import roofline
@@ -53,7 +53,7 @@ def axis_values(model: Model, name: str, count: int) -> list[Any]:
 def along(model: Model, problem: Mapping[str, Any], axis: str, device: str | None = None, count: int = 25) -> Json:
     """The best config and its time for values of one parameter, and how the configs that win somewhere do elsewhere."""
     _check_count("count", count, MOST_VALUES)
-    asked = model.predictor(device_of(model, device))
+    asked = model.answerer(device_of(model, device))
     values = axis_values(asked.model, axis, count)
     problems = [{**problem, axis: value} for value in values]
     bests, reasons = _answers(asked, problems, _candidates(asked, len(problems)))
@@ -78,7 +78,7 @@ def winners_map(model: Model, problem: Mapping[str, Any], x: str, y: str, device
     _check_count("count", count, MOST_CELLS_A_SIDE)
     if x == y:
         raise InvalidValue(f"a map has two different axes, got {x} twice")
-    asked = model.predictor(device_of(model, device))
+    asked = model.answerer(device_of(model, device))
     across, up = axis_values(asked.model, x, count), axis_values(asked.model, y, count)
     problems = [{**problem, x: one, y: other} for other in up for one in across]
     among = _candidates(asked, len(problems))
@@ -104,7 +104,7 @@ def _check_count(name: str, count: int, most: int) -> None:
         raise InvalidValue(f"`{name}` must be from 2 to {most}, got {count}")
 
 
-def _candidates(asked: Predictor, problems: int) -> Ints | None:
+def _candidates(asked: PythonAnswerer, problems: int) -> Ints | None:
     """The candidates to ask about so many problems: all (None), or the best of the portfolio."""
     there, most = asked.model.candidates, max(1, MOST_VECTORS // max(problems, 1))
     if there.height <= most or not asked.family.config.parameters:
@@ -114,7 +114,7 @@ def _candidates(asked: Predictor, problems: int) -> Ints | None:
 
 
 def _answers(
-    asked: Predictor, problems: Sequence[Mapping[str, Any]], among: Ints | None, config: Config | None = None
+    asked: PythonAnswerer, problems: Sequence[Mapping[str, Any]], among: Ints | None, config: Config | None = None
 ) -> tuple[list[Answer | None], list[str]]:
     """The answers to problems that the op allows, None and the reason for others."""
     valid, reasons = [], []

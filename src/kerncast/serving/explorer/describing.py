@@ -11,12 +11,12 @@ import polars as pl
 
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
+from kerncast.files.foreign import decode_json
 from kerncast.models.card import card_line
-from kerncast.models.hull import only_absent, trained_words
+from kerncast.models.limits.trained import Limit
 from kerncast.models.manifest import Fact, Range
 from kerncast.models.model import Model
 from kerncast.parameters import Bool, Categorical, Parameter
-from kerncast.parsing import decode_json
 from kerncast.selecting.contributing import drawn_problems
 from kerncast.serving.sources import check_device
 from kerncast.software import FRAMEWORK, VERSION, short_name
@@ -56,7 +56,7 @@ def parameter_facts(name: str, parameter: Parameter, seen: Range | None, fact: F
     """One parameter of a problem: what it may be, and what the model was trained with."""
     found: Json = {
         "name": name, "doc": parameter.doc, "default": parameter.default, "optional": parameter.nullable,
-        "absent": parameter.usual_word, "trained": trained_words(parameter, seen) if seen is not None else "",
+        "absent": parameter.usual_word, "trained": Limit(parameter, seen).words if seen is not None else "",
         "fixed": not is_axis(parameter, seen),
         "kind": "flag" if isinstance(parameter, Bool) else "label" if isinstance(parameter, Categorical) else "size",
     }  # fmt: skip
@@ -83,7 +83,7 @@ def software_words(text: str) -> str:
 
 def is_axis(parameter: Parameter, seen: Range | None) -> bool:
     """Whether there is more than one trained value to go along."""
-    if seen is None or only_absent(parameter, seen):
+    if seen is None or Limit(parameter, seen).only_usual:
         return False
     return len(seen.labels) > 1 or (seen.low is not None and seen.high is not None and seen.low < seen.high)
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.limits import limit_program
 from kerncast.models.answer import Answer
+from kerncast.models.answerer import PythonAnswerer
 from kerncast.models.model import Model
-from kerncast.models.predicting import Predictor
 from kerncast.op import Problem
+from kerncast.op.limits import limit_program
 from kerncast.selecting.contributing import NotExplained, reasons
 from kerncast.selecting.explain import neighbours
 from kerncast.serving.explorer.describing import Json, device_of
@@ -34,7 +34,7 @@ def ranked(model: Model, problem: Mapping[str, Any], device: str | None = None, 
     """The k best configs for a problem, with the roofline that they are judged by."""
     if not 1 <= k <= MOST_RANKED:
         raise InvalidValue(f"`k` must be from 1 to {MOST_RANKED}, got {k}")
-    asked = model.predictor(device_of(model, device))
+    asked = model.answerer(device_of(model, device))
     answers = asked.ranked(problem, k)
     whole = answers[0].problem
     return {
@@ -45,7 +45,7 @@ def ranked(model: Model, problem: Mapping[str, Any], device: str | None = None, 
     }
 
 
-def roofline(asked: Predictor, problem: Problem) -> Json | None:
+def roofline(asked: PythonAnswerer, problem: Problem) -> Json | None:
     """The work of a problem and what the device allows; None: the work of the op, or what the device can do, is not known."""
     family, device = asked.family, asked.device
     values, dtype = family.problem.qualified(problem.as_dict()), problem.get("dtype")
@@ -66,7 +66,7 @@ def roofline(asked: Predictor, problem: Problem) -> Json | None:
 
 def why(model: Model, problem: Mapping[str, Any], config: Mapping[str, Any] | None = None, device: str | None = None) -> Json:
     """The predicted time as a product: the work's own time, the mean miss, a factor for each feature."""
-    asked = model.predictor(device_of(model, device))
+    asked = model.answerer(device_of(model, device))
     whole, chosen = asked.problem(problem), asked.config(config or {})
     try:
         found = reasons(asked.model, asked.vectors([whole], [chosen]), asked.device)
@@ -87,7 +87,7 @@ def why(model: Model, problem: Mapping[str, Any], config: Mapping[str, Any] | No
 
 def near(model: Model, problem: Mapping[str, Any], config: Mapping[str, Any] | None = None, device: str | None = None) -> Json:
     """The measured problems that are most like this one, each with its fastest config and what this config took there."""
-    asked = model.predictor(device_of(model, device))
+    asked = model.answerer(device_of(model, device))
     if asked.model.out_of_fold is None:
         kept = "a slim model keeps none" if model.slim else "it records none"
         return {"available": False, "reason": f"the model's directory has no measurements ({kept}): open the dataset instead"}
@@ -112,10 +112,10 @@ def compared_devices(models: Iterable[tuple[str, Model]], problem: Mapping[str, 
     for name, model, device in asked:
         shown = device or model.device.name
         try:
-            predictor = model.predictor(device)
-            answer = predictor.one(problem, None)
-            limit = roofline(predictor, answer.problem)
-            facts = {"device": shown, "title": predictor.device.title, "model": name, **answer_facts(answer)}
+            answerer = model.answerer(device)
+            answer = answerer.one(problem, None)
+            limit = roofline(answerer, answer.problem)
+            facts = {"device": shown, "title": answerer.device.title, "model": name, **answer_facts(answer)}
             found.append(facts | {"floor_ns": None if limit is None else limit["floor_ns"]})
         except (InvalidValue, NotFound) as error:
             found.append({"device": shown, "title": shown, "model": name, "status": "bad_input", "reason": str(error)})

@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 from kerncast.data.dataset import Dataset
 from kerncast.data.journal import LOCK
 from kerncast.errors import InvalidValue
+from kerncast.files.foreign import key_rule
 from kerncast.files.lock import is_held
 from kerncast.models.model import Model
 from kerncast.serving.access import read_body
@@ -31,7 +32,6 @@ from kerncast.serving.replies import Names, json_response
 from kerncast.serving.schema import BadRequest
 from kerncast.serving.sources import Sources
 from kerncast.version import __version__
-from kerncast.writing.keys import key_rule
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; "

@@ -24,8 +24,8 @@ from kerncast.data import journal as journals
 from kerncast.data.dataset import Dataset
 from kerncast.data.journal import checked
 from kerncast.errors import KerncastError
+from kerncast.files.foreign import decode_json
 from kerncast.op import Problem
-from kerncast.parsing import decode_json
 from kerncast.serving.explorer.describing import Json
 
 # The rate is that of the last minute, once it was watched for some seconds.

@@ -25,6 +25,7 @@ from kerncast.data.importers.aiconfigurator.places import SUFFIX, Place, Tables,
 from kerncast.data.importers.aiconfigurator.rows import checked, read_table, software_text, translated, what_is_unknown
 from kerncast.data.text_table import as_type, refuse_cells
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.files.foreign import guarded
 from kerncast.files.parquet import parquet_columns, scan_parquet
 from kerncast.software import matching
 
@@ -184,7 +185,7 @@ def _kind_of_file(file: Path, place: Place) -> Kind:
     named = KINDS.get(kind_of(file.name))
     if named is not None:
         return named
-    try:
+    with guarded("the table", "is it cut or damaged?", "is not a parquet file"):
         columns = {name.strip().casefold(): name for name in parquet_columns(file)}
         said: set[str] = set()
         for name in ("op_name", "kernel_source"):
@@ -192,8 +193,6 @@ def _kind_of_file(file: Path, place: Place) -> Kind:
                 said |= {
                     str(item).casefold() for item in scan_parquet(file).select(columns[name]).unique().collect().to_series()
                 }
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise BadFile(f"not a parquet file ({(str(error).splitlines() or ['no reason'])[0]})") from error
 
     def misfit(kind: Kind) -> tuple[int, bool, bool]:
         lacking = len({name.casefold() for name in kind.needed} - columns.keys())
@@ -264,12 +263,10 @@ def _only_asked(
 
 def _identities(file: Path, place: Place) -> pl.DataFrame:
     """What the rows of a table are of: each device, framework and version once, with the number of its rows."""
-    try:
+    with guarded(place.name or "the table", "is it cut or damaged?", "is not a parquet file"):
         columns = {name.strip().casefold(): name for name in parquet_columns(file)}
         said = [pl.col(columns[name]).alias(name) if name in columns else pl.lit(None).alias(name) for name in IDENTITY]
         found = scan_parquet(file).select(said).group_by(IDENTITY).len(ROWS).collect()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise BadFile(f"{place.where}not a parquet file ({(str(error).splitlines() or ['no reason'])[0]})") from error
     return _with_place(found.select(*(as_type(found[name], pl.String) for name in IDENTITY), ROWS), place)[0]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +11,10 @@ from pathlib import Path, PurePosixPath
 
 from kerncast.errors import BadFile, NotFound
 from kerncast.files.atomic import scratch_folder
-from kerncast.files.expanding import refuse_large_members
+from kerncast.files.foreign import guarded, refuse_large_members
 
 PACKAGE, WHEEL = "aiconfigurator_core", "aiconfigurator-core"
 SUFFIX = "_perf.parquet"
-DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,8 @@ class Tables:
         assert self._archive is not None
         assert self._folder is not None
         target = self._folder / "table.parquet"
-        try:
+        with guarded(place.name, "is the archive cut or damaged?", "cannot be unpacked"):
             target.write_bytes(self._archive.read(place.name))
-        except DAMAGED as error:
-            raise BadFile(f"{place.name} cannot be unpacked ({error}): is the archive cut or damaged?") from error
         return target
 
 
@@ -75,10 +71,8 @@ def tables_at(path: Path) -> Iterator[Tables]:
             raise BadFile("not a parquet file: a table is a …_perf.parquet (a CSV can be read with `kerncast import csv`)")
         yield Tables([Place("", "", path)])
         return
-    try:
+    with guarded("the archive", "is it cut or damaged?", "cannot be read"):
         archive = zipfile.ZipFile(path)
-    except DAMAGED as error:
-        raise BadFile(f"the archive cannot be read ({error}): is it cut or damaged?") from error
     with archive, scratch_folder() as folder:
         refuse_large_members(archive, path)
         files = sorted({name for name in archive.namelist() if name.endswith(SUFFIX)})

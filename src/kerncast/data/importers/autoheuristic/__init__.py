@@ -12,7 +12,6 @@ https://github.com/pytorch/pytorch/tree/main/torch/_inductor/autoheuristic
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,14 +20,12 @@ import msgspec
 import polars as pl
 
 from kerncast import devices
-from kerncast.budgets import JSON_BYTES
 from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, numbered_after
 from kerncast.data.importers.autoheuristic.formats import CONTIGUOUS, FORMATS, Format, label
 from kerncast.data.skipping import Skips
 from kerncast.data.text_table import LINE, respelled
 from kerncast.errors import BadFile, InvalidValue, KerncastError
-from kerncast.files.expanding import refuse_large_members
-from kerncast.parsing import decode_json
+from kerncast.files.foreign import JSON, decode_json, guarded, refuse_large_members
 
 # A log is split into cells this much at a time: the text and its cells take ten times its size.
 PIECE_BYTES = 8_000_000
@@ -84,18 +81,14 @@ def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
     with path.open("rb") as file:
         archived = file.read(2) == b"PK"
     if not archived:
-        yield "", JSON_BYTES.read(path)
+        yield "", JSON.read(path)
         return
-    try:
-        with zipfile.ZipFile(path) as archive:
-            refuse_large_members(archive, path)
-            names = sorted(item.filename for item in archive.infolist() if not item.is_dir())
-            # Files that macOS adds to an archive are not logs.
-            names = [name for name in names if not name.startswith("__MACOSX/") and not Path(name).name.startswith(".")]
-            texts = [(f"{name}, " if len(names) > 1 else "", archive.read(name)) for name in names]
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadFile(f"the zip archive cannot be unpacked ({reason}): is it cut or damaged?") from error
+    with guarded("the zip archive", "is it cut or damaged?", "cannot be unpacked"), zipfile.ZipFile(path) as archive:
+        refuse_large_members(archive, path)
+        names = sorted(item.filename for item in archive.infolist() if not item.is_dir())
+        # Files that macOS adds to an archive are not logs.
+        names = [name for name in names if not name.startswith("__MACOSX/") and not Path(name).name.startswith(".")]
+        texts = [(f"{name}, " if len(names) > 1 else "", archive.read(name)) for name in names]
     if not texts:
         raise BadFile("the zip archive is empty: there is no log in it")
     yield from texts

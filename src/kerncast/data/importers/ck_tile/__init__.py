@@ -16,7 +16,6 @@ from typing import Any
 import polars as pl
 
 from kerncast import devices
-from kerncast.budgets import JSON_BYTES
 from kerncast.data import schema
 from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, measured_on
 from kerncast.data.importers.ck_tile.cells import in_range, typed
@@ -31,6 +30,7 @@ from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.expr import Program
 from kerncast.families.gemm_ck_tile import ck_tile
 from kerncast.families.grouped_conv_ck_tile import ConvKernel, parse_conv_kernel
+from kerncast.files.foreign import JSON
 from kerncast.op import Family
 from kerncast.ops.grouped_conv import grouped_conv_forward
 
@@ -115,7 +115,7 @@ def _require(table: pl.DataFrame, where: str, names: Iterable[str]) -> None:
 
 def _text(path: Path) -> str:
     try:
-        return JSON_BYTES.read(path).decode("utf-8-sig").replace("\r\n", "\n")
+        return JSON.read(path).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise BadFile(f"not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
 

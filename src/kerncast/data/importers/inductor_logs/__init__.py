@@ -16,7 +16,6 @@ from typing import Any
 import polars as pl
 
 from kerncast import devices
-from kerncast.budgets import JSON_BYTES
 from kerncast.data.autotune_rows import PACKED, choice_rows
 from kerncast.data.importers import Head, Imported, Importer, Options, measured_on
 from kerncast.data.importers.inductor_logs.autotune import CPP, Autotune
@@ -29,8 +28,8 @@ from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.gemm_inductor_cpp import gemm_inductor_cpp
 from kerncast.families.gemm_triton import triton
 from kerncast.families.torch_products import Described, gemm_problem
+from kerncast.files.foreign import JSON, load_json
 from kerncast.op import Family
-from kerncast.parsing import load_json
 
 SETTABLE = ("dtype", "layout", "tf32", "threads")
 LONGEST_REASON = 200
@@ -60,7 +59,7 @@ class InductorLogs(Importer):
         if options.mapping is not None:
             raise InvalidValue("a log of Inductor names its own parameters: `mapping` does not apply to it")
         found = _Sorted(settings(options.values, SETTABLE), options)
-        for autotune in _autotunes(JSON_BYTES.read(path), options):
+        for autotune in _autotunes(JSON.read(path), options):
             found.add(autotune)
         yield from found.tables()
 

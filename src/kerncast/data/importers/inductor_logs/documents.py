@@ -23,7 +23,7 @@ from kerncast.data.importers.inductor_logs.autotune import Autotune, Choice, des
 from kerncast.data.skipping import BadRows, Skips, bad_row
 from kerncast.errors import BadFile
 from kerncast.families.torch_products import Described, worded
-from kerncast.parsing import load_json
+from kerncast.files.foreign import load_json
 
 LOGGED = re.compile(r"\(([^,()]+), ([^,()]+), ([^,()]+)\)")
 # The operators whose sizes this list has right: it takes a batch for M, and the packed weights of a CPU for a matrix.

@@ -26,7 +26,7 @@ import msgspec
 from kerncast.data.importers.inductor_logs.autotune import Autotune, Choice, described, numbers_of
 from kerncast.data.skipping import Skips, bad_row
 from kerncast.families.torch_products import Described
-from kerncast.parsing import decode_json
+from kerncast.files.foreign import decode_json
 
 COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 # What launchers put before a line: `[rank0]: `, `[1,0]<stderr>:`, `worker-1  | `.

@@ -26,9 +26,9 @@ from kerncast.data.importers.tt_sweep.vectors import OtherOp, list_entries, plai
 from kerncast.data.skipping import BadRows, Skips, bad_row
 from kerncast.data.text_table import LINE
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.files.foreign import decode_json, guarded
 from kerncast.op import Family
 from kerncast.parameters import Value
-from kerncast.parsing import decode_json
 
 VECTORS, RESULTS = "vectors_export", "results_export"
 KERNEL_NS = "DEVICE KERNEL DURATION [ns]"
@@ -310,8 +310,6 @@ def _positive(value: Any) -> float | None:
 
 def _vectors(text: str, file: Path) -> dict[str, Mapping[str, Any]]:
     """Hash → vector, over all suites of a file."""
-    try:
+    with guarded(file, "name the one that the sweep wrote", "is not a vectors file, {suite: {hash: vector}}"):
         suites = decode_json(text, type=dict[str, dict[str, dict[str, Any]]])
-    except msgspec.DecodeError as error:
-        raise BadFile(f"{file} is not a vectors file, {{suite: {{hash: vector}}}} ({error})") from error
     return {key: vector for suite in suites.values() for key, vector in suite.items()}

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from kerncast.errors import InvalidValue
+from kerncast.files.foreign import decode_json
 from kerncast.ops.ttnn import NAMES
-from kerncast.parsing import decode_json
 
 LONGEST = 300
 _LITERAL = re.compile(r"(?:[-\d(), .e\[\]+]|True|False|None)+")

@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kerncast.budgets import JSON_BYTES
 from kerncast.data.importers.tt_sweep.fields import OtherOp, field_text, plain, shape_of, spelled
 from kerncast.data.importers.tt_sweep.ttnn_ops import ttnn_problem
 from kerncast.data.importers.unclosed_json import next_entry
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.families.reshard import reshard_single
+from kerncast.files.foreign import JSON
 from kerncast.op import Family
 from kerncast.ops.ttnn import TILE
 from kerncast.parameters import Value
@@ -30,7 +30,7 @@ RESHARD = {"shape", "dtype", *(f"{side}_{what}" for side in _SIDES for what in (
 def read_text(path: Path) -> str:
     """A file as text."""
     try:
-        return JSON_BYTES.read(path).decode("utf-8-sig")
+        return JSON.read(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadFile(f"{path} is not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
 

@@ -1,0 +1,181 @@
+"""What is known of each config: where it was tried, on which devices it worked, and which never did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kerncast.arrays import Flags, Floats
+from kerncast.expr.to_columns import read_column
+from kerncast.models.limits.trained import OutOfRange
+from kerncast.models.measured import Measured, measured_by_model
+from kerncast.op import Family
+from kerncast.parameters import Bool, Categorical
+from kerncast.tables.table import Table
+
+if TYPE_CHECKING:
+    from kerncast.models.model import Model
+
+# This many random problems span nine tenths of a range; with fewer, a gap may be chance rather than intention.
+FEWEST = 20
+# One bit of a word per label.
+WORD = 64
+# Tables step by less than this factor, so nothing was measured between two bands that are this close.
+STEP = 2.0
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where each candidate was tried: [candidate, problem parameter], in declared order.
+
+    Libraries and compilers leave kernels out by size, so data often have a config for a band of sizes only. Beyond it a
+    model guesses, and often picks a config that would never be tried there.
+    """
+
+    low: Floats
+    high: Floats
+    """Bounds of sizes; infinite where nothing is known."""
+    labels: npt.NDArray[np.uint64]
+    """Labels and flags, one bit per code; all bits are set where nothing is known."""
+
+    @classmethod
+    def of(cls, measured: Measured, configs: Sequence[int]) -> Reach:
+        """Where some configs were tried; parameters that may be None do not limit them."""
+        tried = ~np.isnan(measured.shares[:, list(configs)])
+        # A config that was tried seldom has no known limits: it may have been left out by chance.
+        seldom = tried.sum(axis=0) < FEWEST
+        names = measured.family.problem.parameters
+        shape = (len(configs), len(names))
+        low, high = np.full(shape, -np.inf), np.full(shape, np.inf)
+        labels = np.full(shape, ~np.uint64(0), dtype=np.uint64)
+        for place, (name, parameter) in enumerate(names.items()):
+            values = measured.problems[f"problem.{name}"]
+            if parameter.nullable:
+                continue
+            if not isinstance(parameter, Categorical | Bool):
+                sizes = values.cast(pl.Float64).to_numpy()[:, None]
+                low[:, place] = np.where(seldom, -np.inf, np.where(tried, sizes, np.inf).min(axis=0))
+                high[:, place] = np.where(seldom, np.inf, np.where(tried, sizes, -np.inf).max(axis=0))
+                continue
+            codes = {parameter.value(i): parameter.number(i) for i in range(parameter.size)}
+            if max(codes.values()) < WORD:
+                own = np.array([codes[label] for label in values.to_list()], np.uint64)
+                bits = [np.where(tried[own == code].any(axis=0) | seldom, np.uint64(1) << code, np.uint64(0))
+                        for code in np.unique(own)]  # fmt: skip
+                labels[:, place] = np.bitwise_or.reduce(bits, axis=0)
+        return cls(low, high, labels)
+
+    @cached_property
+    def _sized(self) -> list[int]:
+        """The sizes that limit some candidate."""
+        return np.flatnonzero(((self.low != -np.inf) | (self.high != np.inf)).any(axis=0)).tolist()
+
+    @cached_property
+    def _labelled(self) -> list[int]:
+        """The labels and flags that limit some candidate."""
+        return np.flatnonzero((self.labels != ~np.uint64(0)).any(axis=0)).tolist()
+
+    def holds(self, numbers: Floats, sizes: bool = True) -> Flags:
+        """Which candidates were tried on problems like this one (its parameters as numbers); for several: [problem, which].
+
+        Without `sizes`, on problems with its labels.
+        """
+        inside = np.ones((*numbers.shape[:-1], len(self.low)), dtype=bool)
+        for place in self._sized if sizes else ():
+            asked = numbers[..., place, None]
+            inside &= (self.low[:, place] <= asked) & (asked <= self.high[:, place])
+        for place in self._labelled:
+            bit = np.minimum(np.maximum(numbers[..., place, None], 0.0), 63.0).astype(np.uint64)
+            inside &= ((self.labels[:, place] >> bit) & np.uint64(1)).astype(bool)
+        return inside
+
+    def met(self) -> Reach:
+        """The same, with bands of neighbouring candidates that meet: sizes that none was measured at belong to both.
+
+        vLLM multiplies fp8 blocks with FlashInfer below M = 32 and with DeepGEMM from there on. A table with M = 17 and 32
+        does not say where between them it changes, and a third kernel, of other N and K, must not fill the gap.
+        """
+        low, high = self.low.copy(), self.high.copy()
+        alike = ((self.labels[:, None] & self.labels[None]) != 0).all(axis=-1)
+        overlap = (self.low[:, None] <= self.high[None]) & (self.low[None] <= self.high[:, None])
+        for place in range(low.shape[1]):
+            others = alike & np.delete(overlap, place, axis=2).all(axis=-1)
+            ends, starts = self.high[:, place][:, None], self.low[:, place][None]
+            follows = others & (ends < starts) & (starts <= STEP * ends)
+            high[:, place] = np.where(follows.any(axis=1), np.where(follows, starts, np.inf).min(axis=1) - 1, high[:, place])
+            low[:, place] = np.where(follows.any(axis=0), np.where(follows, ends, -np.inf).max(axis=0) + 1, low[:, place])
+        return Reach(low, high, self.labels)
+
+
+def problem_numbers(family: Family, problems: pl.DataFrame) -> Floats:
+    """Problems (`problem.*`) as rows of numbers, in the order of their parameters."""
+    parameters = family.problem.parameters.items()
+    return np.stack([read_column(item.symbol(name), problems[f"problem.{name}"]) for name, item in parameters], axis=1)
+
+
+def reach_of(model: Model, device: str | None = None) -> Reach | None:
+    """Where each of a model's candidates was tried, on one of its devices or on any; parameters that may be None are ignored.
+
+    None: there is nothing to choose, or the model does not say.
+    """
+    if model.serving is not None:
+        found = model.serving.reach(device)
+    elif model.family.config.parameters and model.out_of_fold is not None:
+        measured = measured_by_model(model, device)
+        found = Reach.of(measured, range(measured.configs.height))
+    else:
+        return None
+    # Code paths of a library take turns. Among configs of tiles, a size that one was not tried at is chance or intention.
+    kinds = list(model.family.config.parameters.values())
+    return found.met() if len(kinds) == 1 and isinstance(kinds[0], Categorical) else found
+
+
+def worked_on(model: Model, device: str) -> Flags:
+    """Which candidates worked at least once on one of a model's devices."""
+    if model.serving is not None:
+        return np.asarray(model.serving.worked[model.serving.devices.index(device)])
+    trials = measured_by_model(model, device).trials
+    found = np.zeros(model.candidates.height, dtype=bool)
+    found[trials.config[np.isfinite(trials.time_ns)]] = True
+    return found
+
+
+def never_seen(model: Model, device: str, config: Mapping[str, Any]) -> OutOfRange | None:
+    """The label of a config that a model has not seen on a device; None: it has seen all of them.
+
+    Numbers (tile sizes) may lie between those that were seen. A device that is not one of the model's has all its configs.
+    """
+    if not config:
+        return None
+    own = model.on(device) if device in {record.name for record in model.manifest.devices} else model
+    for name, value in config.items():
+        if isinstance(model.family.config.parameters.get(name), Categorical):
+            seen = sorted({str(label) for label in own.candidates[f"config.{name}"] if label is not None})
+            if str(value) not in seen:
+                return OutOfRange(name, value, ", ".join(seen))
+    return None
+
+
+def never_worked(seen: Table, judged: Table) -> Flags:
+    """Which rows have a config that failed wherever it was `seen`; both are parts of one table.
+
+    Such configs are never served. Those that were not tried stay eligible, since nothing is known about them.
+    """
+    count = int(max(seen.config.max(initial=0), judged.config.max(initial=0))) + 1
+    tried = np.bincount(seen.config, minlength=count)
+    worked = np.bincount(seen.config[seen.ok], minlength=count)
+    return np.asarray(((tried > 0) & (worked == 0))[judged.config])
+
+
+def chosen_last(score: Floats, failed: Flags) -> Floats:
+    """Scores (low is chosen) with failed configs moved behind all others; within each part the order stays."""
+    known = score[np.isfinite(score)]
+    if not failed.any() or not len(known):
+        return score
+    return np.where(failed, score + 2.0 * (known.max() - known.min()) + 1.0, score)
