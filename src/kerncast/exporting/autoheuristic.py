@@ -52,7 +52,7 @@ class HeuristicOptions:
     """The portfolio that the tree chooses from, and how many kernels a leaf lists."""
 
     loss: float = TierOptions.loss
-    max: int = TierOptions.most
+    max_configs: int = TierOptions.most
     top_k: int = LISTED
 
 
@@ -69,7 +69,7 @@ class AutoHeuristicExporter(Exporter):
             raise InvalidValue(f"AutoHeuristic loads modules whose names begin with '_' and end in .py, got '{out.name}'")
 
     def write(self, model: Model, out: Path, options: HeuristicOptions, progress: Progress) -> list[Path]:
-        heuristic = distill_heuristic(model, TierOptions(options.loss, options.max), options.top_k, progress=progress)
+        heuristic = distill_heuristic(model, TierOptions(options.loss, options.max_configs), options.top_k, progress=progress)
         # The name must be one that the loader takes.
         write_bytes(out, python_source(model, heuristic).encode("ascii"))
         progress.say(str(heuristic))

@@ -59,7 +59,7 @@ class CompiledOptions:
     tiers: tuple[Tier, ...] = CHOOSING
     prefix: str = "kerncast"
     loss: float = TierOptions.loss
-    max: int = TierOptions.most
+    max_configs: int = TierOptions.most
     configs: Any = None
     overrides: Overrides | Mapping[str, Any] | str | Path | None = None
 
@@ -78,7 +78,7 @@ class CompiledOptions:
             progress.say(note)
         if offered or slim:
             return lower(model, plain_tiers(model), [Tier.FULL], decided)
-        built, include = tiers_named(model, self.tiers, TierOptions(self.loss, self.max), progress=progress)
+        built, include = tiers_named(model, self.tiers, TierOptions(self.loss, self.max_configs), progress=progress)
         if built.tree is None and len(include) > 1:  # a family with nothing to choose has no tree
             include = tuple(tier for tier in include if tier is not Tier.TREE)
         if built.judged is not None:
