@@ -36,7 +36,7 @@ $(VENV)/.dev: $(VENV)/.example
 	@touch $@
 
 quickstart: $(VENV)/.core
-	$(BIN)/kerncast quickstart
+	$(BIN)/kerncast regenerate quickstart
 
 lint: style types layers
 

@@ -19,22 +19,23 @@ import polars as pl
 from msgspec import structs
 from reporting import Benchmark, Row, Target, bootstrap, finish, script_parser, spread
 
-import kerncast
+from kerncast import devices
 from kerncast.backends import get_backend
 from kerncast.collecting.messages import Policy
 from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset
+from kerncast.declared.family_file import family_named
 from kerncast.op import Config, Family, Problem
 from kerncast.testing.backends import FAULTY, planned, vector_text
 
 BENCHMARK = Benchmark(__file__, "Measuring", "Overhead of collecting, and agreement of two collections")
 INSTANT = "kerncast.testing.backends:Instant"
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 FAST = Policy(samples=2, fewest_samples=2)
 
 
 def triton_vectors(configs: int, problems: int) -> list[pl.DataFrame]:
-    device = kerncast.get_device("a100")
+    device = devices.get("a100")
     found = TRITON.config.sample(configs, 0, TRITON.bindings({"dtype": "fp16"}, device))
     found = found.rename({name: f"config.{name}" for name in found.columns})
     values = {"N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": False}
@@ -91,7 +92,7 @@ def faults() -> list[Row]:
 
 def cpu_vectors() -> pl.DataFrame:
     """Some shapes of 20 us to a few ms, each with some configs."""
-    family, device = kerncast.get_family("gemm/cpu"), get_backend("cpu")("0").device()
+    family, device = family_named("gemm/cpu"), get_backend("cpu")("0").device()
     frames = []
     for number, (m, n, k) in enumerate(
         [(64, 64, 64), (96, 200, 300), (128, 128, 512), (256, 256, 256), (1, 1024, 1024), (300, 40, 700)]
@@ -108,7 +109,7 @@ def cpu_vectors() -> pl.DataFrame:
 
 def naive(vectors: pl.DataFrame) -> np.ndarray:
     """The mean of ten launches in a row after one warm-up launch, as in many benchmark scripts."""
-    family, backend = kerncast.get_family("gemm/cpu"), get_backend("cpu")("0")
+    family, backend = family_named("gemm/cpu"), get_backend("cpu")("0")
     times = []
     for row in vectors.iter_rows(named=True):
         problem = Problem(family, {n.removeprefix("problem."): v for n, v in row.items() if n.startswith("problem.")})
@@ -122,7 +123,7 @@ def naive(vectors: pl.DataFrame) -> np.ndarray:
 
 def agreement() -> list[Row]:
     vectors = cpu_vectors()
-    family = kerncast.get_family("gemm/cpu")
+    family = family_named("gemm/cpu")
     policy = Policy()
     _, first = run("cpu", [vectors], policy, family)
     naive_first = naive(vectors)

@@ -16,7 +16,8 @@ import numpy as np
 import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser, spread
 
-import kerncast
+from kerncast import devices
+from kerncast.declared.family_file import family_named
 from kerncast.device import Device
 from kerncast.op import Family
 
@@ -47,7 +48,7 @@ def rows_to_measure(family: Family, device: Device) -> pl.DataFrame:
 
 def main() -> int:
     given = script_parser(__doc__).parse_args()
-    family, device = kerncast.get_family("gemm/ck_tile"), kerncast.get_device("gfx950")
+    family, device = family_named("gemm/ck_tile"), devices.get("gfx950")
     bindings = family.bindings({"dtype": "fp8"}, device)
     features = family.features_on(device, ["fp8"]).program
     rows = rows_to_measure(family, device)

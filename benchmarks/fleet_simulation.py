@@ -25,7 +25,7 @@ import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
 from tests.support.clusters import small_cluster
 
-import kerncast
+from kerncast import devices
 from kerncast.collecting.collection import Collection
 from kerncast.collecting.fleet.fleet import DEPTH, LINGER_SECONDS, MOST_LINGER_SECONDS, Fleet
 from kerncast.collecting.fleet.lane import Lane, Slot
@@ -36,10 +36,11 @@ from kerncast.collecting.request import Request
 from kerncast.data import journal as journals
 from kerncast.data.dataset import Dataset
 from kerncast.data.schema import with_optional
+from kerncast.declared.family_file import family_named
 from kerncast.testing.faults import Sleeping
 
 BENCHMARK = Benchmark(__file__, "Measuring", "From one card to 512: a simulated fleet with the costs of the real driver")
-FAMILY = kerncast.get_family("gemm/triton")
+FAMILY = family_named("gemm/triton")
 CHUNK = 64
 SAMPLE = 20_000
 CALLS = 3_000
@@ -81,7 +82,7 @@ def cpu() -> float:
 
 
 def vectors(count: int) -> pl.DataFrame:
-    device = kerncast.get_device("a100")
+    device = devices.get("a100")
     configs = FAMILY.config.sample(500, 0, FAMILY.bindings({"dtype": "fp16"}, device))
     configs = configs.rename({name: f"config.{name}" for name in configs.columns})
     values = {"N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": False}

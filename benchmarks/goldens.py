@@ -35,7 +35,7 @@ SMALL_PROBLEMS, C_PROBLEMS = 200, 2_000
 SHIPPED_IN_C = ("gemm-trtllm@h100", "attention_context-vllm@h100", "moe-sglang@b200")
 KNOBS: dict[str, dict[str, Any]] = {
     "gbdt": {"trees": 30, "leaves": 15, "bags": 2, "library_trees": 4}, "mlp": {"epochs": 10}, "deep": {"epochs": 4},
-    "linear": {}, "roofline": {}, "ck": {"format": "ck", "trees": 30, "leaves": 15},
+    "linear": {}, "roofline": {}, "ck": {"file_format": "ck", "trees": 30, "leaves": 15},
 }  # fmt: skip
 SHOWN = 5
 
@@ -150,7 +150,7 @@ def small_models(folder: Path) -> dict[str, Any]:
             continue
         out = folder / kind
         if not out.exists():
-            data, which = (folder / "tiles", {}) if kind == "ck" else (folder / "triton", {"model": kind})
+            data, which = (folder / "tiles", {}) if kind == "ck" else (folder / "triton", {"kind": kind})
             kc.train(data, out=out, folds=2, threads=1, progress=False, **which, **knobs)
         made[kind] = kc.Model.load(out)
     return made
@@ -248,7 +248,7 @@ def c_answers(subject: str, asked: Sequence[str], folder: Path) -> Iterator[Any]
         loaded = model.on(device) if device else model
         pick = kc.Selector(loaded, compile=True, progress=False)
         return each(lambda problem: plain(pick.select(problem)), asked)
-    return blob_answers(kc.export(model, made, to="blob", device=device, progress=False), model, asked)
+    return blob_answers(kc.export(model, to="blob", out=made, device=device, progress=False), model, asked)
 
 
 def blob_answers(exported: Any, model: Any, asked: Sequence[str]) -> Iterator[Any]:
@@ -270,7 +270,7 @@ def json_answers(_: str, asked: Sequence[str], __: Path) -> Iterator[Any]:
     import kerncast as kc
 
     for request in asked:
-        yield json.loads(kc.query(request, progress=False))
+        yield json.loads(kc.predict(request, progress=False))
 
 
 def verb_answers(verb: str, asked: Sequence[str], _: Path) -> Iterator[Any]:
@@ -278,6 +278,9 @@ def verb_answers(verb: str, asked: Sequence[str], _: Path) -> Iterator[Any]:
 
     from kerncast.cli import VERBS
 
+    if verb not in VERBS:
+        yield from ({"": "no verb of its own"} for _ in asked)
+        return
     command = import_module(f"kerncast.cli.verbs.{VERBS[verb][0]}").command
     inner = getattr(command, "commands", {})
     for _ in asked:

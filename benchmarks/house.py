@@ -293,7 +293,7 @@ def walk_rows() -> list[Row]:
     walk = Walk.of(predict)
     with tempfile.TemporaryDirectory() as folder:
         data = synthetic_dataset(Path(folder) / "data", synthetic_rows(problems=12))
-        pick = kc.Selector(kc.train(data, model="roofline", folds=2, progress=False), compile=False)
+        pick = kc.Selector(kc.train(data, kind="roofline", folds=2, progress=False), compile=False)
     asked = {"M": 512, "N": 512, "K": 512, "dtype": "fp16", "layout": "rcr"}
     pick(**asked)
     again = Walk.of(lambda: pick(**asked))

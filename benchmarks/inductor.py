@@ -34,6 +34,7 @@ import kerncast.inductor as ki
 from kerncast.backends.inductor.build import cpu_software
 from kerncast.collecting.messages import Policy
 from kerncast.collecting.run import Request, collect
+from kerncast.declared.family_file import family_named
 from kerncast.inductor import decisions
 from kerncast.inductor.chooser import Chooser
 from kerncast.inductor.chooser import Policy as Choosing
@@ -85,7 +86,7 @@ def fixed_tile(problem: Problem) -> dict[str, Any]:
 
 def vectors(problems: list[Problem], sample: int, chooser: Chooser | None, seed: int, top: int = TOP) -> pl.DataFrame:
     """A sample of configs for each problem and, with a chooser, its first choices and the fixed tile."""
-    family, parts = kc.get_family(FAMILY), []
+    family, parts = family_named(FAMILY), []
     with tempfile.TemporaryDirectory() as folder:
         for number, problem in enumerate(problems):
             file = Path(folder) / f"{number}.json"
@@ -104,7 +105,7 @@ def vectors(problems: list[Problem], sample: int, chooser: Chooser | None, seed:
 
 
 def measured(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
-    collect(Request(kc.get_family(FAMILY), "inductor", ("0",), path, POLICY, second_visit_seconds=240), [frame], progress=QUIET)
+    collect(Request(family_named(FAMILY), "inductor", ("0",), path, POLICY, second_visit_seconds=240), [frame], progress=QUIET)
     return rows_of(path)
 
 

@@ -46,7 +46,7 @@ SHARE = 0.05
 # New measurements, as shares of the space. Targets apply from 5 % on.
 BUDGETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.10)
 TARGET_FROM = 0.05
-# The default strategies of `kerncast search`. The other strategies have no target.
+# The default strategies of `kerncast select --search`. The other strategies have no target.
 WITH_TARGET = ("exhaustive", "local")
 SEEDS = 8
 SCORED = {"exhaustive": None, "random": 500, "de": 500, "local": 500, "optuna": 60}

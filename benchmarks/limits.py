@@ -27,11 +27,13 @@ import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 import kerncast
+from kerncast import devices
 from kerncast.collecting.journal import Journal
 from kerncast.collecting.known import digest
 from kerncast.collecting.labels import DONE, DOUBTFUL, Labels
 from kerncast.data import Dataset, schema
 from kerncast.data import journal as journals
+from kerncast.declared.family_file import family_named
 
 BENCHMARK = Benchmark(__file__, "Measuring", "Limits: memory, stopping, and the estimate of a dry run")
 ROWS = 1_000_000
@@ -49,14 +51,14 @@ compact(Dataset.open(sys.argv[1], journal=False), kerncast.get_family("gemm/trit
 """
 MEGABYTES = Target(high=1000)
 SECONDS = Target(high=1)
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 VERB = [sys.executable, "-m", "kerncast.cli"]
 COLLECT = ("collect", "gemm/cpu", "--problems", "llm", "--vary", "dtype=fp32", "--vary", "layout=rrr", "--max-flops", "1e8")
 
 
 def million(folder: Path, rows: int = ROWS) -> tuple[Path, Path]:
     """A dataset of gemm/triton and the same table as CSV."""
-    configs = TRITON.config.sample(200, 0, TRITON.bindings({"dtype": "fp16"}, kerncast.get_device("a100")))
+    configs = TRITON.config.sample(200, 0, TRITON.bindings({"dtype": "fp16"}, devices.get("a100")))
     rng = np.random.default_rng(0)
     count = rows // configs.height
     sizes = np.unique(rng.integers(16, 4096, (2 * count, 3)), axis=0)

@@ -26,16 +26,18 @@ import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 import kerncast
+from kerncast import devices
 from kerncast.collecting.messages import Policy
 from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset, schema
 from kerncast.data.journal import NAME
 from kerncast.data.manifest import Part
+from kerncast.declared.family_file import family_named
 from kerncast.files.checksums import file_checksum
 from kerncast.progress import Progress
 
 BENCHMARK = Benchmark(__file__, "Reliability", "Load: long sweeps, large journals, large datasets")
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 INSTANT = "kerncast.testing.backends:Instant"
 FAST = Policy(samples=2, fewest_samples=2)
 CONFIGS, PART_ROWS, ROW_GROUP = 200, 1_000_000, 125_000
@@ -48,7 +50,7 @@ FIXED = {"split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": Fal
 
 
 def configs() -> pl.DataFrame:
-    found = TRITON.config.sample(CONFIGS, 0, TRITON.bindings({"dtype": "fp16"}, kerncast.get_device("a100")))
+    found = TRITON.config.sample(CONFIGS, 0, TRITON.bindings({"dtype": "fp16"}, devices.get("a100")))
     return found.rename({name: f"config.{name}" for name in found.columns})
 
 

@@ -121,7 +121,7 @@ def parquet_both_ways(work: Work) -> None:
     ]  # fmt: skip
     pl.DataFrame(rows).write_parquet(work.folder / "canonical.parquet")
     work("kerncast import ck-tile canonical.parquet --out canonical")
-    work("kerncast export-data data --to parquet --out written.parquet")
+    work("kerncast export data --to parquet --out written.parquet")
 
 
 @promise("37", GEMM, "hardware is captured")
@@ -180,12 +180,12 @@ def tuned(work: Work) -> None:
 
 @promise("48", GEMM, "warm start, schema enforced", after=imported)
 def warm_started(work: Work) -> None:
-    work("kerncast train held_out --warm-start model --trees 20 --out model2")
+    work("kerncast train held_out --base model --trees 20 --out model2")
 
 
 @promise("49", GEMM, "warm start of the CK files", after=imported)
 def ck_warm_started(work: Work) -> None:
-    work("kerncast train held_out --format ck --warm-start ck --targets tflops,latency,bandwidth --trees 20 --out ck2")
+    work("kerncast train held_out --format ck --base ck --targets tflops,latency,bandwidth --trees 20 --out ck2")
     manifest = work.read("ck2/train_manifest.json")
     assert manifest["warm_start_from"], manifest
     work("gzip -dk ck/model_tflops.lgbm.gz ck2/model_tflops.lgbm.gz")
@@ -198,7 +198,7 @@ def ck_warm_started(work: Work) -> None:
 @promise("50", GEMM, "warm start from a model that CK made", after=imported)
 def warm_started_from_theirs(work: Work) -> None:
     theirs(work)
-    work("kerncast train held_out --format ck --warm-start theirs --targets tflops --trees 20 --out grown")
+    work("kerncast train held_out --format ck --base theirs --targets tflops --trees 20 --out grown")
     assert work.read("grown/train_manifest.json")["warm_start_from"]
 
 
@@ -240,7 +240,10 @@ def their_model_chooses(work: Work) -> None:
 @promise("54-55", GEMM, "search: random, DE; evaluate: mean, P10, min, top-k", after=imported)
 def searched(work: Work) -> None:
     for strategy in ("random", "de"):
-        work(f"kerncast search model M=128 N=1536 K=7168 dtype=fp16 layout=rcr --strategy {strategy} --budget 200 --top-k 10")
+        work(
+            "kerncast select model M=128 N=1536 K=7168 dtype=fp16 layout=rcr "
+            f"--search --strategy {strategy} --budget 200 --top 10"
+        )
     work("kerncast evaluate model held_out", says="P10")
 
 
@@ -305,7 +308,7 @@ def convolutions_imported(work: Work) -> None:
         work(f"kerncast import ck-tile {direction}.csv --device gfx950 --out {direction}")
     pl.DataFrame(convolution_rows("forward", range(100, 112))).write_csv(work.folder / "held_out.csv")
     work("kerncast import ck-tile held_out.csv --device gfx950 --out held_out")
-    work("kerncast families grouped_conv_forward/ck_tile")
+    work("kerncast list family grouped_conv_forward/ck_tile")
 
 
 @promise("70", CONV, "a validation set of 300 problems", after=convolutions_imported)

@@ -67,7 +67,7 @@ def batches(work: Work) -> None:
 
 @promise("98", DATA, "addmm")
 def bias(work: Work) -> None:
-    work("kerncast ops addmm")
+    work("kerncast list op addmm")
     work("kerncast sweep gemm/triton --problems 'grid:M=64;N=64;K=64' --vary bias=true --vary dtype=fp16 --vary layout=rcr "
          "--configs sample:2 --device h100 --out vectors")  # fmt: skip
 
@@ -85,7 +85,7 @@ def shapeset(work: Work) -> None:
 @promise("101-104", DATA, "statistics; deep model; several files; separate validation set", after=trained_on_theirs)
 def deep_trained(work: Work) -> None:
     work("kerncast inspect data")
-    work("kerncast train data as-json --model deep --epochs 5 --batch-size 256 --lr 0.001 --folds 2 --out deep")
+    work("kerncast train data as-json --kind deep --epochs 5 --batch-size 256 --lr 0.001 --folds 2 --out deep")
     work("kerncast evaluate deep held_out")
 
 
@@ -107,7 +107,7 @@ def against_max_autotune(work: Work) -> None:
 @promise("112", DATA, "contributing data", after=trained_on_theirs)
 def contributed(work: Work) -> None:
     work("kerncast merge data held_out --out merged")
-    work("kerncast export-data merged --to csv --out merged.csv")
+    work("kerncast export merged --to csv --out merged.csv")
     heights = work.python(
         "import kerncast as kc, polars as pl\n"
         "print([kc.Dataset.open(name).read().height for name in ('data', 'held_out', 'merged')],"
@@ -175,4 +175,4 @@ def pretrained(work: Work) -> None:
 def proven(work: Work) -> None:
     work("kerncast models add model")
     work.python(CHOOSE.replace(', options={"model": "model"}', ""), says="chosen")
-    work("kerncast inductor validate model --shapes 'grid:M=16;N=96;K=64' --vary dtype=fp32 --vary layout=rcr --json")
+    work("kerncast torch validate model --shapes 'grid:M=16;N=96;K=64' --vary dtype=fp32 --vary layout=rcr --json")

@@ -59,7 +59,7 @@ def extended(work: Work) -> None:
     work.write("transpose.toml", TRANSPOSE)
     work(f"kerncast collect transpose.toml --set python={sys.executable} --set program={program} --problems "
          "'grid:rows=64,100,150,256,500;columns=64,100,128,300,500' --configs all --out transposed")  # fmt: skip
-    work("kerncast verify transposed")
+    work("kerncast inspect transposed --verify")
     work("kerncast train transposed --trees 40 --folds 3 --out chooser")
     told = work.json("kerncast select chooser rows=200 columns=128")
     assert '"block": 32' in json.dumps(told), told

@@ -66,7 +66,7 @@ def sweep_run(work: Work) -> None:
         "--out few"
     )
     command = (
-        "kerncast collect reshard/single --benchmark tt-metal-reshard --set tt_metal=tt --vectors few --devices 0,1 "
+        "kerncast collect few --benchmark tt-metal-reshard --set tt_metal=tt --devices 0,1 "
         "--samples 1 --reset-command true --timeout 4s --out data"
     )
     work(command)
@@ -95,13 +95,13 @@ def deviation_kept(work: Work) -> None:
 
 @promise("25", LINES, "series of grids, read from and written to results_export_batch", after=vectors_written)
 def batches_written(work: Work) -> None:
-    work("kerncast export-data imported --to tt-sweep --out again")
+    work("kerncast export imported --to tt-sweep --out again")
     work("kerncast import tt-sweep again --device wormhole_b0 --out imported-again")
 
 
 @promise("26-28", LINES, "lines fitted on the two folders; groups; R², RRMSE and RMSRE as CSV", after=vectors_written)
 def lines_fitted(work: Work) -> None:
-    work("kerncast train imported --model linear --no-folds --out lines")
+    work("kerncast train imported --kind linear --no-folds --out lines")
     work("kerncast export lines --to csv --out lines.csv")
     rows = list(csv.DictReader((work.folder / "lines.csv").open()))
     assert len(rows) > 50
@@ -123,7 +123,7 @@ def in_nanoseconds(work: Work) -> None:
 @promise("4-5", MLPS, "scaler and MLP 100-50-1 or 128×3; Adam, learning rate, batch size, epochs", after=vectors_written)
 def mlps_trained(work: Work) -> None:
     for source, target in (("width", "height"), ("block", "width")):
-        work(f"kerncast train imported --where in_strategy={source} --where out_strategy={target} --model mlp --hidden 100,50 "
+        work(f"kerncast train imported --where in_strategy={source} --where out_strategy={target} --kind mlp --hidden 100,50 "
              f"--epochs 60 --batch-size 256 --lr 0.001 --folds 2 --out {source}-{target}")  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def seven_models(work: Work) -> None:
 def data_obtainable(work: Work) -> None:
     work("kerncast inspect imported")
     rows = int(work.python("import kerncast as kc\nprint(kc.Dataset.open('imported').read().height)"))
-    work("kerncast export-data imported --to csv --out imported.csv")
+    work("kerncast export imported --to csv --out imported.csv")
     with (work.folder / "imported.csv").open() as file:
         written = list(csv.DictReader(file))
     assert len(written) == rows, (len(written), rows)
@@ -206,4 +206,4 @@ def _reshard(work: Work, model: str, source: str, target: str, size: str) -> dic
         f'"in_strategy": "{source}", "out_strategy": "{target}", "dtype": "bf16"}}'
     )
     chosen = f" --model {model}" if model else ""
-    return dict(json.loads(work(f"kerncast query '{request}'{chosen}")))
+    return dict(json.loads(work(f"kerncast predict '{request}'{chosen}")))

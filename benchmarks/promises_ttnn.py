@@ -34,19 +34,19 @@ def exp_trained(work: Work) -> None:
     work.write("exp.csv", table())
     work(f"kerncast import ttnn-csv exp.csv --set func=exp --device wormhole_b0 --software commit={COMMIT} --out exp")
     work("kerncast train exp --folds 3 --trees 60 --out exp_model")
-    work("kerncast train exp --model mlp --hidden 64,64 --folds 2 --epochs 40 --out exp_mlp")
+    work("kerncast train exp --kind mlp --hidden 64,64 --folds 2 --epochs 40 --out exp_mlp")
     work("kerncast models add exp_model")
     work("kerncast models", says="wormhole_b0")
 
 
 @promise("81-83", TTNN, "JSON in, time out; Python, C and C++; errors told apart", after=exp_trained)
 def asked_in_json(work: Work) -> None:
-    reply = json.loads(work(f"kerncast query '{EXP.replace('ttnn.', '')}'"))
+    reply = json.loads(work(f"kerncast predict '{EXP.replace('ttnn.', '')}'"))
     assert reply["status"] == "ok"
     assert reply["time_ns"] > 0
     wrong = {"unsupported": EXP.replace("bfloat16", "uint8"), "bad_input": '{"op": "exp"}', "no_model": '{"op": "gemm"}'}
     for status, text in wrong.items():
-        reply = json.loads(work(f"kerncast query '{text.replace('ttnn.', '')}'", exits=1))
+        reply = json.loads(work(f"kerncast predict '{text.replace('ttnn.', '')}'", exits=1))
         assert reply["status"] in (status, "out_of_range", "bad_input"), reply
         assert "time_ns" not in reply
     work("kerncast export exp_model --to c --out exp_c")
@@ -58,8 +58,8 @@ def asked_in_json(work: Work) -> None:
 @promise("84", TTNN, "op names as written: ttnn.exp, ttnn.transformer.concatenate_heads …", after=exp_trained)
 def names_as_written(work: Work) -> None:
     for name in ("ttnn.relu", "ttnn.transformer.concatenate_heads", "ttnn.experimental.create_qkv_heads"):
-        work(f"kerncast ops {name}")
-    reply = json.loads(work(f"kerncast query '{EXP}'"))
+        work(f"kerncast list op {name}")
+    reply = json.loads(work(f"kerncast predict '{EXP}'"))
     assert reply["status"] == "ok", reply
 
 
@@ -107,7 +107,7 @@ def vectors_and_results(work: Work) -> None:
 
 @promise("91", TTNN, "train new, retrain", after=exp_trained)
 def retrained(work: Work) -> None:
-    work("kerncast train exp --warm-start exp_model --trees 10 --out exp_model2")
+    work("kerncast train exp --base exp_model --trees 10 --out exp_model2")
 
 
 @promise("92", TTNN, "few-button regeneration", after=exp_trained)
@@ -120,5 +120,5 @@ def regenerated(work: Work) -> None:
 @promise("93-94", TTNN, "valid only for its commit; install and build", after=exp_trained)
 def tied_to_its_commit(work: Work) -> None:
     asked = EXP.replace("ttnn.", "").replace('"device"', '"software": "commit=0123456789abcdef", "device"')
-    assert "warning" in json.loads(work(f"kerncast query '{asked}'"))
-    work(f"kerncast query '{asked}' --strict", exits=1)
+    assert "warning" in json.loads(work(f"kerncast predict '{asked}'"))
+    work(f"kerncast predict '{asked}' --strict", exits=1)

@@ -63,9 +63,16 @@ def swept(vectors: int, **how: Any) -> Sweep:
     sizes = ",".join(str(64 + number) for number in range(-(-vectors // CONFIGS)))
     with tempfile.TemporaryDirectory() as folder:
         kerncast.collect(
-            FAMILY, problems=f"grid:M={sizes};N=64;K=64", vary={"dtype": "fp16", "layout": "rcr"}, configs=f"sample:{CONFIGS}",
-            max_vectors=vectors, backend=SLEEPING, out=Path(folder, "d"), progress=times, **how,
-        )  # fmt: skip
+            FAMILY,
+            problems=f"grid:M={sizes};N=64;K=64",
+            vary={"dtype": "fp16", "layout": "rcr"},
+            configs=f"sample:{CONFIGS}",
+            extent=kerncast.Extent(max_vectors=vectors),
+            measuring=kerncast.Measuring(backend=SLEEPING),
+            out=Path(folder, "d"),
+            progress=times,
+            **how,
+        )
     (start, used), (end, spent) = times.at[0], times.at[-1]
     count = len(times.at) - 1
     return Sweep(count / (end - start), 1e6 * (spent - used) / count)

@@ -17,6 +17,9 @@ from pathlib import Path
 
 from reporting import Benchmark, Row, Target, finish, script_parser
 
+from kerncast import devices
+from kerncast.declared.family_file import family_named
+
 BENCHMARK = Benchmark(__file__, "Spaces, sweeps and imports", "The published reshard sweep, generated and written")
 SECONDS = Target(high=180)
 # The published counts; NAMES describes them.
@@ -40,10 +43,9 @@ def generate(name: str) -> dict[str, int]:
 
 
 def write(file_format: str) -> dict[str, int]:
-    import kerncast
     from kerncast.sweeping import open_sweep, write_vectors
 
-    sweep = open_sweep(kerncast.get_family("reshard/single"), kerncast.get_device("wormhole_b0"), ["published"])
+    sweep = open_sweep(family_named("reshard/single"), devices.get("wormhole_b0"), ["published"])
     with tempfile.TemporaryDirectory() as scratch:
         summary = write_vectors(sweep, Path(scratch) / "vectors", file_format=file_format)
     return {"vectors": summary.vectors, "files": summary.parts}

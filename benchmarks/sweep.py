@@ -17,6 +17,9 @@ from pathlib import Path
 
 from reporting import Benchmark, Row, Target, finish, script_parser
 
+from kerncast import devices
+from kerncast.declared.family_file import family_named
+
 BENCHMARK = Benchmark(__file__, "Spaces, sweeps and imports", "Sweeping gemm/triton")
 VECTORS = 10_000_000
 GROWTH_MB = Target(high=1_000)
@@ -27,11 +30,10 @@ def peak_mb() -> float:
 
 
 def measure(what: str) -> dict[str, float]:
-    import kerncast
     from kerncast.problems import problem_set
     from kerncast.sweeping import Sweep, write_vectors
 
-    family, device = kerncast.get_family("gemm/triton"), kerncast.get_device("a100")
+    family, device = family_named("gemm/triton"), devices.get("a100")
     per_problem = family.config.count(family.bindings({"dtype": "fp16"}, device))
     problems = problem_set(family, [f"lognormal:{VECTORS // per_problem + 1}"], {"dtype": ["fp16"], "layout": ["rcr"]})
     sweep = Sweep(family, device, problems)

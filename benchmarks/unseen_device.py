@@ -27,6 +27,7 @@ from h100_gemm import WHEEL
 from reporting import Benchmark, Row, Target, bootstrap, finish, format_figure, script_parser, spread
 
 import kerncast
+from kerncast import devices
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
 from kerncast.models.model import Model
@@ -96,13 +97,13 @@ def judge(name: str, others: list[str], frame: pl.DataFrame, whole: Dataset, fol
     moved = {0: error(base, test, device=name)}
     alone: dict[int, float] = {}
     covered: dict[int, float] = {}
-    profile = kerncast.get_device(name)
+    profile = devices.get(name)
     roofline = 100 * float((1 - pl.Series(base.describe(test, profile).roofline_ns) / test["time_ns"]).abs().mean())
     for count in COUNTS:
         few = Dataset.create(folder / f"{name}_{count}")
         chosen = np.sort(np.random.default_rng([3, count]).permutation(own.height)[:count])
         few.append(family, own[chosen].drop("key", "op", "family"))
-        model = kerncast.adapt(base, few, out=folder / f"{name}_{count}_moved", progress=None)
+        model = kerncast.train(few, base=base, out=folder / f"{name}_{count}_moved", progress=None)
         moved[count] = error(model, test)
         said = model.predict(vectors(test))
         covered[count] = 100 * float(((said["lower_ns"] <= test["time_ns"]) & (test["time_ns"] <= said["upper_ns"])).mean())
@@ -117,7 +118,7 @@ def vectors(frame: pl.DataFrame) -> pl.DataFrame:
 
 def error(model: Model, test: pl.DataFrame, device: str | None = None) -> float:
     """MAPE in percent; rows that a model of few rows does not cover are predicted all the same."""
-    said = model.predict_vectors(vectors(test), None if device is None else kerncast.get_device(device))
+    said = model.predict_vectors(vectors(test), None if device is None else devices.get(device))
     return 100 * float((said["time_ns"] / test["time_ns"] - 1).abs().mean())
 
 
@@ -182,7 +183,7 @@ def choosing(folder: Path) -> list[Row]:
         few = Dataset.create(folder / f"few{seed}")
         chosen = np.sort(order[: round(SHARE * rows.height)])
         few.append(family, rows[chosen].drop("key", "op", "family"), machines=here.contents.devices)
-        moved = kerncast.adapt(base, few, out=folder / f"moved{seed}", seed=seed, progress=None)
+        moved = kerncast.train(few, base=base, out=folder / f"moved{seed}", seed=seed, progress=None)
         alone = kerncast.train(few, out=folder / f"alone{seed}", folds=0, threads=1, seed=seed, progress=None)
         for way, model in (("moved", moved), ("alone", alone)):
             said = model.predict_vectors(vectors(rows))

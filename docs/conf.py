@@ -1,5 +1,8 @@
 """Sphinx configuration: `make docs`."""
 
+import inspect
+import typing
+
 import kerncast
 
 project = "kerncast"
@@ -15,3 +18,17 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 html_theme = "furo"
 html_title = "kerncast"
+
+
+def setup(app):
+    """Signatures without what the command line says of each parameter."""
+    app.connect("autodoc-process-signature", _plain_signature)
+
+
+def _plain_signature(app, what, name, item, options, signature, returns):
+    if what != "function":
+        return None
+    hints = typing.get_type_hints(item)
+    plain = inspect.signature(item)
+    parameters = [each.replace(annotation=hints.get(key, each.empty)) for key, each in plain.parameters.items()]
+    return str(plain.replace(parameters=parameters, return_annotation=plain.empty)), returns

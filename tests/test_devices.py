@@ -4,7 +4,6 @@ import os
 
 import pytest
 
-import kerncast
 from kerncast import devices
 from kerncast.devices import detect
 from kerncast.errors import BadFile, InvalidValue
@@ -162,9 +161,9 @@ def test_what_a_machine_does_not_say_stays_unknown(tmp_path):
 
 def test_this_machine_is_a_device():
     """`local` and its full name are the same device."""
-    local = kerncast.get_device("local")
+    local = devices.get("local")
     assert local.kind == "cpu"
-    assert kerncast.get_device(local.name) is local
+    assert devices.get(local.name) is local
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-import kerncast
+from kerncast import devices
 from kerncast.data import quality, schema
+from kerncast.declared.family_file import family_named
 from kerncast.device import Device
 from kerncast.evaluating.report.roofline import roofline_chart
 from kerncast.op import limits
@@ -25,7 +26,7 @@ def bounds(family, device, **problem):
 
 def test_the_roofline_is_that_of_the_threads_in_use():
     """One thread of two cores has half the peak; more threads than cores have no more than all of it."""
-    gemm = kerncast.get_family("gemm/cpu")
+    gemm = family_named("gemm/cpu")
     shape = {"M": 1000, "N": 1000, "K": 1000, "dtype": "fp32", "layout": "rrr"}
     one, two, many = (bounds(gemm, CPU, **shape, threads=n) for n in (1, 2, 64))
     assert one["limit_ns"] == pytest.approx(2e9 / 0.05e12 * 1e9) == 2 * two["limit_ns"]
@@ -34,13 +35,13 @@ def test_the_roofline_is_that_of_the_threads_in_use():
 
 def test_a_cache_lifts_the_memory_side_but_not_the_arithmetic():
     """A product that fits in the caches needs no memory traffic; of a large one, all that does not fit must come."""
-    gemm = kerncast.get_family("gemm/cpu")
+    gemm = family_named("gemm/cpu")
     small = bounds(gemm, CPU, M=1, N=256, K=256, dtype="fp32", layout="rrr", threads=2)
     assert small["floor_ns"] == pytest.approx(2 * 256 * 256 / 0.1e12 * 1e9)
     assert small["limit_ns"] > 10 * small["floor_ns"]
     large = bounds(gemm, CPU, M=1, N=4096, K=4096, dtype="fp32", layout="rrr", threads=2)
     assert large["floor_ns"] == pytest.approx(large["limit_ns"] - 2 * 1024 * 1024 / 10)
-    triton, a100 = kerncast.get_family("gemm/triton"), kerncast.get_device("a100")
+    triton, a100 = family_named("gemm/triton"), devices.get("a100")
     shape = {"M": 1024, "N": 1024, "K": 1024, "dtype": "fp32", "layout": "rcr"}
     exact, rounded = (bounds(triton, a100, **shape, tf32=tf32) for tf32 in (False, True))
     assert exact["floor_ns"] > 0 >= rounded["floor_ns"]  # tensor cores are faster than the peak of fp32
@@ -49,7 +50,7 @@ def test_a_cache_lifts_the_memory_side_but_not_the_arithmetic():
 
 def test_rows_faster_than_the_device_allows_are_counted_with_the_worst():
     """As with a mask that skips half of the work: the work is overcounted, or the label is wrong."""
-    family = kerncast.get_family("gemm/triton")
+    family = family_named("gemm/triton")
     sizes = np.array([512, 1024, 2048, 4096, 8192])
     least = 2.0 * sizes**3 / 312e12 * 1e9
     frame = pl.DataFrame({"problem.M": sizes, "time_ns": least * [1.2, 1.0, 0.97, 0.5, 0.8]}).with_columns(
@@ -61,7 +62,7 @@ def test_rows_faster_than_the_device_allows_are_counted_with_the_worst():
     found = quality.faster_than_possible(family, rows)
     assert (found["checked_rows"], found["rows"], found["worst"]["problem"]["M"]) == (5, 2, 4096)
     assert limits.sentence(found).startswith("2 of 5 rows are faster than the device allows (worst: M=4096 N=4096 K=4096")
-    table = build_table(family, rows, {"a100": kerncast.get_device("a100")}, "x")
+    table = build_table(family, rows, {"a100": devices.get("a100")}, "x")
     assert limits.faster_than_possible(table.rows.frame, table.time_ns, table.rows.floor_ns) == found
     unknown = quality.faster_than_possible(family, rows.with_columns(device=pl.lit("mystery")))
     assert unknown == {"checked_rows": 0, "rows": 0, "worst": None}

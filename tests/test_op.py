@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import pytest
 
-import kerncast
+from kerncast import devices
+from kerncast.declared.family_file import family_named
 from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.op import Config, Family, Op, Problem, key
@@ -32,21 +33,21 @@ CK_CONFIG = {
 
 def gemm_problem(**changes):
     values = {"M": 1000, "N": 130, "K": 200, "dtype": "fp8", "layout": "rcr", **changes}
-    return Problem(kerncast.get_op("gemm"), values)
+    return Problem(OPS.get("gemm"), values)
 
 
 def test_the_reference_systems_55_features_are_there_under_their_own_names():
     """A CK Tile model's feature list can be mapped name by name."""
     assert len(REFERENCE_FEATURES) == 55
-    family = kerncast.get_family("gemm/ck_tile")
-    features = family.features_on(kerncast.get_device("gfx950"), ["fp8"])
+    family = family_named("gemm/ck_tile")
+    features = family.features_on(devices.get("gfx950"), ["fp8"])
     assert not features.left_out
     assert set(REFERENCE_FEATURES) <= set(features.program.outputs)
 
 
 def test_ck_tile_features_have_the_values_that_pencil_and_paper_give():
     """M=1000 N=130 K=200 in tiles of 128 × 64 × 64 on 256 compute units."""
-    family, device = kerncast.get_family("gemm/ck_tile"), kerncast.get_device("gfx950")
+    family, device = family_named("gemm/ck_tile"), devices.get("gfx950")
     problem = gemm_problem()
     config = Config(family, CK_CONFIG, device=device)
     values = {**family.problem.qualified(problem.as_dict()), **family.config.qualified(config.as_dict())}
@@ -76,7 +77,7 @@ def test_ck_tile_features_have_the_values_that_pencil_and_paper_give():
 
 def test_the_library_kernel_of_gemm_triton_has_no_tiles():
     """A conditional parameter is None in the config, its declared number in the features."""
-    family, device = kerncast.get_family("gemm/triton"), kerncast.get_device("a100")
+    family, device = family_named("gemm/triton"), devices.get("a100")
     library = Config(family, {"kind": "library"})
     assert library.as_dict()["BLOCK_M"] is None
     problem = Problem(family, {"M": 1000, "N": 130, "K": 200, "dtype": "fp16", "layout": "rcr"})
@@ -91,17 +92,17 @@ def test_the_library_kernel_of_gemm_triton_has_no_tiles():
 
 def test_a_config_that_breaks_several_rules_hears_of_all_of_them():
     """Each constraint speaks its own sentence."""
-    family = kerncast.get_family("gemm/ck_tile")
+    family = family_named("gemm/ck_tile")
     bad = {**CK_CONFIG, "tile_m": 96, "warp_n": 16, "tile_n": 512, "tile_k": 512, "scheduler": "interwave"}
     with pytest.raises(InvalidValue) as caught:
-        Config(family, bad, problem=gemm_problem(), device=kerncast.get_device("gfx950"))
+        Config(family, bad, problem=gemm_problem(), device=devices.get("gfx950"))
     for sentence in ("tile_m must be warp_m", "2 to 16 warps", "must fit in LDS", "no interwave scheduler"):
         assert sentence in str(caught.value)
 
 
 def test_every_ck_tile_config_of_a_device_can_be_told_apart():
     """No two configs share a feature row: sixteen kernels did in the reference system."""
-    family, device = kerncast.get_family("gemm/ck_tile"), kerncast.get_device("gfx942")
+    family, device = family_named("gemm/ck_tile"), devices.get("gfx942")
     import polars as pl
 
     configs = family.config.sample(3000, 0, family.bindings({"dtype": "fp8"}, device))
@@ -114,7 +115,7 @@ def test_every_ck_tile_config_of_a_device_can_be_told_apart():
 
 def test_features_that_need_an_unknown_hardware_number_are_left_out_and_named():
     """Never NaN, never a guess."""
-    family = kerncast.get_family("gemm/ck_tile")
+    family = family_named("gemm/ck_tile")
     bare = Device("bare", "a device nobody described", "gpu", numbers={"num_cus": 10.0})
     features = family.features_on(bare)
     assert features.left_out["roofline_ns"] == ("hw.memory_bandwidth_gb_s", "hw.peak_flops")
@@ -142,7 +143,7 @@ def test_problems_are_frozen_validated_and_readable():
     with pytest.raises(InvalidValue, match="dtype must be one of"):
         gemm_problem(dtype="fp7")
     with pytest.raises(InvalidValue, match="gemm needs K: a whole number"):
-        Problem(kerncast.get_op("gemm"), M=1, N=1, dtype="fp8", layout="rcr")
+        Problem(OPS.get("gemm"), M=1, N=1, dtype="fp8", layout="rcr")
     with pytest.raises(InvalidValue, match="got True"):
         gemm_problem(M=True)
     with pytest.raises(InvalidValue, match=r"got 2\.5"):
@@ -151,7 +152,7 @@ def test_problems_are_frozen_validated_and_readable():
 
 def test_keys_depend_on_every_parameter_and_ignore_inactive_ones():
     """A key is pinned: datasets and journals outlive a version."""
-    family = kerncast.get_family("gemm/triton")
+    family = family_named("gemm/triton")
     problem, library = gemm_problem(dtype="fp16"), Config(family, {"kind": "library"})
     assert key(problem, library, "a100") == "cad9acfadc5de81336dc1893"
     assert key(problem, library, "h100") != key(problem, library, "a100")
@@ -160,12 +161,12 @@ def test_keys_depend_on_every_parameter_and_ignore_inactive_ones():
 
 def test_unknown_names_are_refused_with_the_nearest_known_one():
     """One sentence, and where to look."""
-    with pytest.raises(NotFound, match="unknown op 'gem': did you mean 'gemm'\\? see `kerncast ops`"):
-        kerncast.get_op("gem")
+    with pytest.raises(NotFound, match="unknown op 'gem': did you mean 'gemm'\\? see `kerncast list op`"):
+        OPS.get("gem")
     with pytest.raises(NotFound, match="unknown family 'gemm/ck'"):
-        kerncast.get_family("gemm/ck")
+        family_named("gemm/ck")
     with pytest.raises(NotFound, match="unknown device 'h1000': did you mean 'h100'"):
-        kerncast.get_device("h1000")
+        devices.get("h1000")
 
 
 def test_bad_op_and_family_declarations_are_refused_when_made():
@@ -219,15 +220,15 @@ def test_two_packages_cannot_claim_one_name(monkeypatch):
     with pytest.raises(
         BadFile, match=r"op 'gemm' is declared by both kerncast\.ops\.gemm and entry point gemm \(elsewhere:gemm\)"
     ):
-        _ = Registry(Op, "kerncast.ops", "name", "kerncast ops").found
+        _ = Registry(Op, "kerncast.ops", "name", "kerncast list op").found
 
 
 def test_a_family_is_found_alone_as_it_is_among_all():
     """Whether or not a module is named after it; an unknown name is refused with the nearest."""
     for family in FAMILIES:
-        assert Registry(Family, "kerncast.families", "id", "kerncast families").alone(family.id) is family
+        assert Registry(Family, "kerncast.families", "id", "kerncast list family").alone(family.id) is family
     with pytest.raises(NotFound, match="did you mean 'gemm/triton'"):
-        Registry(Family, "kerncast.families", "id", "kerncast families").alone("gemm/triten")
+        Registry(Family, "kerncast.families", "id", "kerncast list family").alone("gemm/triten")
 
 
 def test_every_shipped_family_traces_and_names_its_split_group():

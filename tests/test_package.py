@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 import kerncast
+from kerncast import devices
 from kerncast.backends.cpu.build import find_compiler
+from kerncast.declared.family_file import family_named
+from kerncast.registry import OPS
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("lightgbm", "numpy", "plotly", "polars", "pyopencl", "ray", "rich", "scipy", "sklearn", "torch")
@@ -66,7 +69,7 @@ def test_the_wheel_is_complete_and_works_installed(wheel_environment, tmp_path):
         return python("import kerncast.cli as c; c.main()", *args)
 
     assert python("import kerncast; print(kerncast.__file__)").startswith(str(site))
-    assert "gfx950" in run("devices")
+    assert "gfx950" in run("list", "device")
     (tmp_path / "t.csv").write_text("m_size,k_size,n_size,num_cores,duration\n640,32,32,10,1849.0\n")
     run("import", "ttnn-csv", "t.csv", "--device", "wormhole_b0", "--out", "t")
     assert "matmul_sharded/single" in run("inspect", "t")
@@ -74,10 +77,10 @@ def test_the_wheel_is_complete_and_works_installed(wheel_environment, tmp_path):
 
 def test_the_third_party_example_is_found_by_its_entry_points(run, tmp_path):
     """An op and a family from another package, two classes and nothing else, go all the way from a table to compiled C."""
-    family = kerncast.get_family("softmax/numpy")
-    assert family.op is kerncast.get_op("softmax")
+    family = family_named("softmax/numpy")
+    assert family.op is OPS.get("softmax")
     assert family.config.count(family.bindings({"rows": 64})) == 7 * 2
-    features = family.features_on(kerncast.get_device("cpu_generic"))
+    features = family.features_on(devices.get("cpu_generic"))
     assert features.left_out == {"chunk_in_l2": ("hw.l2_cache_kb",)}
     table = tmp_path / "times.csv"
     lines = ["rows,columns,numpy_dtype,chunk,in_place,pass,latency_ms"]

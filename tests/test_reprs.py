@@ -9,11 +9,15 @@ import polars as pl
 import pytest
 
 import kerncast
+from kerncast import devices
 from kerncast.data.importers import Options, import_files
+from kerncast.declared.family_file import family_named
 from kerncast.errors import NotFound
 from kerncast.evaluating import Evaluation, compare, evaluate
 from kerncast.models.model import Model
+from kerncast.registry import OPS
 from kerncast.scoring.figures import Figures
+from kerncast.selecting.dispatch import Dispatcher
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import plain_tiers
 from kerncast.sweeping.selection import Selection
@@ -101,17 +105,17 @@ def strange(tmp_path_factory):
 
 
 def test_declarations_name_their_parameters():
-    op, family = kerncast.get_op("gemm"), kerncast.get_family("gemm/cpu")
+    op, family = OPS.get("gemm"), family_named("gemm/cpu")
     assert repr(op).startswith(
         "Op(gemm; M, N, K, split_k, batch, dtype, layout, lda, ldb, ldc, bias, activation): matrix multiplication"
     )
     assert repr(family).startswith("Family(gemm/cpu; configs of kernel, vector_bytes, mr")
     assert "problems also have threads" in repr(family)
-    assert "nothing to choose" in repr(kerncast.get_family("eltwise_unary/single"))
+    assert "nothing to choose" in repr(family_named("eltwise_unary/single"))
     lines = repr(family.config).splitlines()
     assert lines[0] == "Space(configs of gemm/cpu; 14 parameters, 18 constraints)"
     assert any(line.split()[:4] == ["nv", "one", "of", "1,"] for line in lines)
-    device = kerncast.get_device("a100")
+    device = devices.get("a100")
     assert repr(device).startswith("Device(a100: NVIDIA A100-SXM4-80GB, gpu; 16 numbers; peak TFLOPS fp64 19.5,")
     assert "compute units" in Checked(device._repr_html_()).text
     assert "leave split_k at 1" in Checked(family._repr_html_()).text
@@ -171,7 +175,7 @@ def test_a_selector_an_answer_a_dispatcher_and_a_sweep_say_what_they_do(home):
     refused = repr(selector.select({**SHAPE, "M": 10**8}))
     assert refused.startswith("Answer(out_of_range: problem M=100000000")
     assert "the fallback is the library" in refused
-    dispatcher = kerncast.Dispatcher("gemm/cpu", threads=2)
+    dispatcher = Dispatcher("gemm/cpu", threads=2)
     assert repr(dispatcher) == "Dispatcher(gemm/cpu on cpu, threads=2; measures; problems answered: none yet)"
     problems = pl.DataFrame([SHAPE, {**SHAPE, "M": 64}])
     sweep = Sweep(model.family, model.device, problems, Selection(per_problem=5), part=Slice(1, 2), max_vectors=9)

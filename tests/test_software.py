@@ -10,6 +10,7 @@ import kerncast
 from kerncast import software
 from kerncast.data.dataset import Dataset
 from kerncast.data.filters import SoftwareRows, resolved
+from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.progress import Progress
 from kerncast.tables.table import load_table
@@ -77,7 +78,7 @@ def test_a_model_of_several_versions_has_the_names_that_all_of_them_share():
 @pytest.fixture
 def rows(tmp_path):
     """GEMMs on two devices with two versions of one framework; a third device has only another framework."""
-    family = kerncast.get_family("gemm/library")
+    family = family_named("gemm/library")
     measured = [
         ("h100", text("VLLM", "0.20.0")), ("h100", text("VLLM", "0.24.0")), ("a100", text("VLLM", "0.20.0")),
         ("h100", text("TRTLLM", "1.3.0rc20")), ("l40s", text("TRTLLM", "1.0")), ("h100", None),
@@ -128,7 +129,7 @@ def test_training_takes_the_newest_version_of_all_datasets_together_and_says_wha
 
     newer = Dataset.create(tmp_path / "newer")
     newest = rows.read(where=("device=h100", "software=vllm")).with_columns(software=pl.lit(text("VLLM", "0.24.1")))
-    newer.append(kerncast.get_family("gemm/library"), newest)
+    newer.append(family_named("gemm/library"), newest)
     table = load_table([rows, newer], where=("software=vllm",), pool=True, progress=Told())
     assert table.software == (text("VLLM", "0.20.0"), text("VLLM", "0.24.1"))
     assert [device.name for device in table.devices] == ["a100", "h100"]

@@ -1,8 +1,8 @@
 """A small transformer block for torch.compile, with kernels that a model chooses.
 
     python transformer_block.py [MODEL]                       compiles it with `backend="kerncast"`
-    kerncast inductor shapes transformer_block.py             the products in it
-    kerncast inductor validate MODEL --model-file transformer_block.py
+    kerncast torch shapes transformer_block.py             the products in it
+    kerncast torch validate MODEL --model-file transformer_block.py
 
 Without MODEL, the store's model for this machine is used: `kerncast regenerate inductor-cpu` makes one.
 """

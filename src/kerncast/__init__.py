@@ -11,27 +11,24 @@ from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError, N
 from kerncast.version import __version__
 
 if TYPE_CHECKING:
-    from kerncast.api.adapt import adapt
     from kerncast.api.collect import collect
     from kerncast.api.compare import compare
-    from kerncast.api.doctor import doctor
     from kerncast.api.estimate import estimate
     from kerncast.api.evaluate import evaluate
     from kerncast.api.export import export
-    from kerncast.api.known import get_device, get_family, get_op
+    from kerncast.api.inspect import inspect
+    from kerncast.api.on_ray import Cluster
     from kerncast.api.open import open
     from kerncast.api.predict import predict
-    from kerncast.api.query import query
-    from kerncast.api.quickstart import quickstart
     from kerncast.api.read import read
     from kerncast.api.regenerate import regenerate
     from kerncast.api.sweep import sweep
     from kerncast.api.train import train
-    from kerncast.api.update import update
-    from kerncast.api.verify import verify
+    from kerncast.collecting.plan import Measuring
+    from kerncast.collecting.request import Extent
     from kerncast.data.dataset import Dataset
+    from kerncast.evaluating.compare import Limits
     from kerncast.models.model import Model
-    from kerncast.selecting.dispatch import Dispatcher
     from kerncast.selecting.selector import Selector
     from kerncast.store.store import Store
 
@@ -39,65 +36,55 @@ ERRORS = ("BadFile", "CannotWrite", "InvalidValue", "KerncastError", "NotFound")
 
 # Loaded on first use: `import kerncast` stays under 100 ms and pulls in nothing heavy.
 _HOMES = {
+    "Cluster": "kerncast.api.on_ray",
     "Dataset": "kerncast.data.dataset",
-    "Dispatcher": "kerncast.selecting.dispatch",
+    "Extent": "kerncast.collecting.request",
+    "Limits": "kerncast.evaluating.compare",
+    "Measuring": "kerncast.collecting.plan",
     "Model": "kerncast.api.open",
     "Selector": "kerncast.api.selector",
     "Store": "kerncast.api.open",
-    "adapt": "kerncast.api.adapt",
     "collect": "kerncast.api.collect",
     "compare": "kerncast.api.compare",
-    "doctor": "kerncast.api.doctor",
     "estimate": "kerncast.api.estimate",
     "evaluate": "kerncast.api.evaluate",
     "export": "kerncast.api.export",
-    "get_device": "kerncast.api.known",
-    "get_family": "kerncast.api.known",
-    "get_op": "kerncast.api.known",
+    "inspect": "kerncast.api.inspect",
     "open": "kerncast.api.open",
     "predict": "kerncast.api.predict",
-    "query": "kerncast.api.query",
-    "quickstart": "kerncast.api.quickstart",
     "read": "kerncast.api.read",
     "regenerate": "kerncast.api.regenerate",
     "sweep": "kerncast.api.sweep",
     "train": "kerncast.api.train",
-    "update": "kerncast.api.update",
-    "verify": "kerncast.api.verify",
 }
 
 __all__ = [
     "BadFile",
     "CannotWrite",
+    "Cluster",
     "Dataset",
-    "Dispatcher",
+    "Extent",
     "InvalidValue",
     "KerncastError",
+    "Limits",
+    "Measuring",
     "Model",
     "NotFound",
     "Selector",
     "Store",
     "__version__",
-    "adapt",
     "collect",
     "compare",
-    "doctor",
     "estimate",
     "evaluate",
     "export",
-    "get_device",
-    "get_family",
-    "get_op",
+    "inspect",
     "open",
     "predict",
-    "query",
-    "quickstart",
     "read",
     "regenerate",
     "sweep",
     "train",
-    "update",
-    "verify",
 ]
 
 

@@ -148,8 +148,8 @@ def _check(item: Op | Family, source: str) -> None:
         raise BadFile(f"{source}: {error}; fix or uninstall the package that declares it") from error
 
 
-OPS: Registry[Op] = Registry(Op, "kerncast.ops", "name", "kerncast ops")
-FAMILIES: Registry[Family] = Registry(Family, "kerncast.families", "id", "kerncast families")
+OPS: Registry[Op] = Registry(Op, "kerncast.ops", "name", "kerncast list op")
+FAMILIES: Registry[Family] = Registry(Family, "kerncast.families", "id", "kerncast list family")
 
 
 def family_named(name: str) -> tuple[Family, dict[str, Value]]:

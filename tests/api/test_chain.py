@@ -33,7 +33,7 @@ def test_measuring_gives_a_dataset_from_any_thread(tmp_path):
         "problems": "grid:M=8,16;N=8;K=8",
         "vary": {"dtype": "fp32", "layout": "rrr"},
         "configs": "sample:2",
-        "samples": 2,
+        "measuring": kc.Measuring(samples=2),
     }
     worker = threading.Thread(target=lambda: found.append(kc.collect("gemm/cpu", **options)))
     worker.start()
@@ -53,9 +53,9 @@ def test_a_sweep_is_measured_as_it_is_and_enumerated_once(monkeypatch):
     listed = pl.concat(list(sweep.iter_blocks()))
     monkeypatch.setattr(Sweep, "_opened", None)
     assert kc.collect(sweep, dry_run=True).vectors == listed.height == 4
-    measured = kc.collect(sweep, samples=2).frame()
+    measured = kc.collect(sweep, measuring=kc.Measuring(samples=2)).frame()
     assert sorted(measured.select(listed.columns).rows(), key=str) == sorted(listed.rows(), key=str)
-    for extra in ({"problems": "llm"}, {"configs": "all"}, {"max_vectors": 3}, {"vectors": "elsewhere"}):
+    for extra in ({"problems": "llm"}, {"configs": "all"}, {"extent": kc.Extent(max_vectors=3)}):
         with pytest.raises(kc.InvalidValue, match="a sweep says what to measure"):
             kc.collect(sweep, **extra)
 
@@ -113,10 +113,10 @@ def test_a_selector_is_called_with_the_problem(model, data):
 
 def test_an_export_returns_its_files(model, tmp_path):
     """C with a header and a self-test; a second export to the same place is refused."""
-    files = kc.export(model, tmp_path / "picker", to="c", prefix="picker")
+    files = kc.export(model, to="c", out=tmp_path / "picker", prefix="picker")
     assert {"picker.c", "picker.h", "picker.hpp", "selftest.c"} <= {path.name for path in files}
     with pytest.raises(kc.InvalidValue, match="exists already"):
-        kc.export(model, tmp_path / "picker")
+        kc.export(model, out=tmp_path / "picker")
 
 
 def test_a_store_is_opened_asked_and_queried(model, tmp_path, monkeypatch):
@@ -125,7 +125,7 @@ def test_a_store_is_opened_asked_and_queried(model, tmp_path, monkeypatch):
     store.add(model)
     assert store.find("gemm").load().manifest.checksum == model.manifest.checksum
     assert isinstance(kc.open(tmp_path / "store"), kc.Store)
-    reply = kc.query({"op": "gemm", "M": 1}, store=store)
+    reply = kc.predict({"op": "gemm", "M": 1}, store=store)
     assert reply["status"] == "bad_input"
     with monkeypatch.context() as usual:
         usual.setenv("KERNCAST_STORE", str(tmp_path / "store"))
@@ -135,14 +135,19 @@ def test_a_store_is_opened_asked_and_queried(model, tmp_path, monkeypatch):
         for missing in ("gemm", "shipped/gem", entry.id[1:]):  # no id is meant
             with pytest.raises(kc.NotFound, match="check the path, or see `kerncast models`"):
                 kc.open(missing)
-    assert '"status":"bad_input"' in kc.query("{", store=store)
+    assert '"status":"bad_input"' in kc.predict("{", store=store)
 
 
 def test_numbers_below_one_are_refused_as_on_the_command_line():
     """From Python no option type stands before the library."""
     for name in ("chunk_size", "build_jobs", "samples"):
         with pytest.raises(kc.InvalidValue, match=f"`{name}` must be at least 1, got 0"):
-            kc.collect("gemm/cpu", problems="grid:M=8;N=8;K=8", vary={"dtype": "fp32", "layout": "rrr"}, **{name: 0})
+            kc.collect(
+                "gemm/cpu",
+                problems="grid:M=8;N=8;K=8",
+                vary={"dtype": "fp32", "layout": "rrr"},
+                measuring=kc.Measuring(**{name: 0}),
+            )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +174,7 @@ def test_a_file_of_no_known_format_is_refused_with_the_list(tmp_path):
     with pytest.raises(kc.InvalidValue, match="`mapping`"):
         kc.read(tmp_path / "t.csv")
     (tmp_path / "t.bin").write_bytes(b"\x00\x01")
-    with pytest.raises(kc.InvalidValue, match="name its `format`"):
+    with pytest.raises(kc.InvalidValue, match="name its `file_format`"):
         kc.read(tmp_path / "t.bin")
     (tmp_path / "x.csv").write_text("m_size,k_size,n_size,num_cores,duration\n640,32,32,10,1849.0\n")
     dataset = kc.read(tmp_path / "x.csv", device="wormhole_b0")

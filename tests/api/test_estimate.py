@@ -31,7 +31,7 @@ def store(tmp_path_factory):
                 path = "torch.nn.functional.linear"
                 rows.append(("VLLM", "0.24.0", "NVIDIA H100 80GB HBM3", "gemm", path, "bfloat16", m, n, k, ns / 1e6))
     pl.DataFrame(rows, schema=COLUMNS, orient="row").write_parquet(folder / "gemm_perf.parquet")
-    data = kerncast.read(folder / "gemm_perf.parquet", format="aiconfigurator", out=folder / "data", progress=False)
+    data = kerncast.read(folder / "gemm_perf.parquet", file_format="aiconfigurator", out=folder / "data", progress=False)
     model = kerncast.train(data, out=folder / "model", trees=10, leaves=7, folds=2, threads=1, blend=0, progress=False)
     kerncast.Store.open(folder / "store").add(model)
     return folder / "store"
@@ -129,7 +129,7 @@ def test_options_change_what_they_name(config):
         (("--imbalance", "nan"), "kerncast: --imbalance must be from 0 to 10, got nan"),
         (("--picture", "x.png"), "kerncast: --picture must end in .svg, got x.png"),
         (("--no-graphs", "--launch-us", "-1"), "kerncast: --launch-us must be above 0"),
-        (("--launch-us", "7"), "kerncast: --launch-us counts only if --graphs is off"),
+        (("--launch-us", "7"), "kerncast: --launch-us counts only with --no-graphs"),
         (("--imbalance", "1.2"), "kerncast: --imbalance 1.2 is about experts, and Llama-8B has none: leave it out"),
         (("--device", "h300"), "kerncast: unknown device 'h300'"),
     ],

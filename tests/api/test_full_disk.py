@@ -46,7 +46,7 @@ def home(tmp_path_factory):
 VERBS = {
     "import": ("import", "kernel-tuner", "cache.json", "--out", "out"),
     "merge": ("merge", "d", "d2", "--out", "out"),
-    "train": ("train", "d", "--model", "roofline", "--folds", "2", "--out", "out", "--threads", "1"),
+    "train": ("train", "d", "--kind", "roofline", "--folds", "2", "--out", "out", "--threads", "1"),
     "export": ("export", "m", "--out", "out"),
     "models add": ("models", "add", "m", "--store", "out"),
     "sweep": ("sweep", "gemm/triton", "--problems", "lognormal:4;M=16:512;N=16:512;K=16:512", "--configs", "sample:4",
@@ -136,6 +136,6 @@ def test_names_of_another_package_are_bounded_like_declared_ones(monkeypatch):
     for name, why in (("a b", "letters, digits"), ("a" * 101, "at most 100 characters, got 101"), ("*/", "letters, digits")):
         monkeypatch.setattr("kerncast.registry.metadata.entry_points", lambda group, name=name: [entry(name)])
         with pytest.raises(BadFile, match=rf"entry point own \(elsewhere:op\): .*{why}.*uninstall the package"):
-            _ = Registry(Op, "kerncast.ops", "name", "kerncast ops").found
+            _ = Registry(Op, "kerncast.ops", "name", "kerncast list op").found
     monkeypatch.setattr("kerncast.registry.metadata.entry_points", lambda group: [entry("own_gemm")])
-    assert "own_gemm" in Registry(Op, "kerncast.ops", "name", "kerncast ops").found
+    assert "own_gemm" in Registry(Op, "kerncast.ops", "name", "kerncast list op").found

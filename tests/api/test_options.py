@@ -1,117 +1,117 @@
-"""The command line and the Python functions are one interface: the same names, the same defaults."""
+"""The command line and the Python functions are one interface: a signature says what both of them take."""
 
 import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
 
 import click
 import pytest
 
 import kerncast
-import kerncast.inductor as ki
-from kerncast.api.on_ray import spread_over
-from kerncast.api.predict import picture
-from kerncast.api.validate import validate
 from kerncast.cli import VERBS, program
-from kerncast.cli.options import in_options, keyword
-from kerncast.data.importers.aiconfigurator.places import installed as installed_tables
-from kerncast.inductor.shapes import Shapes, shapes_of
-from kerncast.inductor.validation import Validation
-from kerncast.op import Family
-from kerncast.regenerating.shipping.building import build_shipped
-from kerncast.selecting.search import search
-from kerncast.serving import explore, serve, watched
+from kerncast.cli.options import in_options
+from kerncast.cli.verb import Verb, verb
+from kerncast.errors import InvalidValue
+from kerncast.writing.help import Help
 
-# Of the command line alone: how a result is shown, and what its exit code is.
-DISPLAY = {"json", "help", "strict_exit"}
-# Verb → where its options are arguments. The first callable that has the argument counts.
-HOMES = {
-    "collect": [kerncast.collect],
-    "compare": [kerncast.compare],
-    "completion": [],
-    "adapt": [kerncast.adapt],
-    "devices": [kerncast.get_device],
-    "doctor": [kerncast.doctor],
-    "estimate": [kerncast.estimate],
-    "evaluate": [kerncast.evaluate],
-    "explore": [explore],
-    "export": [kerncast.export],
-    "families": [kerncast.get_family, Family.bindings],
-    "export-data": [kerncast.Dataset.export],
-    "import": [kerncast.read, kerncast.Dataset.guess_mapping],
-    "inductor": [],
-    "inductor report": [ki.report],
-    "inductor shapes": [shapes_of, Shapes.save],
-    "inductor validate": [validate],
-    "inspect": [kerncast.Dataset.inspect],
-    "merge": [kerncast.Dataset.merge],
-    "models": [kerncast.Store.open],
-    "models add": [kerncast.Store.add, kerncast.Store.open],
-    "models check": [kerncast.Store.check, kerncast.Store.open],
-    "models find": [kerncast.Store.find, kerncast.Store.open],
-    "models remove": [kerncast.Store.remove, kerncast.Store.open],
-    "models slim": [kerncast.Model.slimmed, kerncast.Store.open],
-    "models show": [kerncast.Store.get, kerncast.Store.open],
-    "models trust": [kerncast.Store.trust, kerncast.Store.open],
-    "ops": [kerncast.get_op],
-    "portfolio": [kerncast.Selector.portfolio],
-    "predict": [kerncast.predict, kerncast.Model.predict, kerncast.Store.find, kerncast.Store.open, kerncast.Selector],
-    "query": [kerncast.query],
-    "quickstart": [kerncast.quickstart],
-    "regenerate": [kerncast.regenerate, build_shipped],
-    "search": [kerncast.Selector.search, search],
-    "select": [kerncast.Selector, kerncast.Selector.rank, kerncast.Selector.measure],
-    "serve": [serve],
-    "sweep": [kerncast.sweep],
-    "train": [kerncast.train],
-    "update": [kerncast.update],
-    "verify": [kerncast.verify],
-}
-# Where an option is something else in Python than an argument of the same name.
-ELSEWHERE = {
-    ("select", "explain"): kerncast.Selector.explain,
-    ("select", "measure"): kerncast.Selector.measure,
-    ("select", "top"): kerncast.Selector.rank,
-    ("search", "measure"): kerncast.Selector.search,
-    ("import", "guess"): kerncast.Dataset.guess_mapping,
-    ("inspect", "top"): kerncast.Dataset.inspect,
-    ("compare", "strict"): kerncast.compare,
-    # A model of the store by its id: `Store.open(path).get(id).load()`.
-    **{(verb, "store"): kerncast.Store.get for verb in ("adapt", "compare", "evaluate", "export", "portfolio")},
-    **{(verb, "store"): kerncast.Store.get for verb in ("search", "select", "train")},
-    ("select", "device"): kerncast.Model.on,
-    ("regenerate", "installed"): installed_tables,
-    **{("regenerate", name): spread_over for name in ("on", "address")},
-    ("models slim", "out"): kerncast.Model.slimmed,
-    ("predict", "picture"): picture,
-    ("export-data", "out"): kerncast.Dataset.export,
-    ("inductor shapes", "out"): Shapes.save,
-    ("inductor validate", "worst"): Validation.worst,
-    ("collect", "watch"): watched,
-}
+# Functions of the package whose verb has another name, and verbs whose function is a method.
+FUNCTIONS = {"import": "read", "select": "Selector", "merge": "Dataset", "models": "Store"}
 
 
 def commands():
-    for verb in VERBS:
-        command = program.get_command(click.Context(program), verb)
-        yield verb, command
+    for name in VERBS:
+        command = program.get_command(click.Context(program), name)
+        yield name, command
         if isinstance(command, click.Group):
-            for name in command.list_commands(click.Context(command)):
-                yield f"{verb} {name}", command.get_command(click.Context(command), name)
+            for inner in command.list_commands(click.Context(command)):
+                yield f"{name} {inner}", command.get_command(click.Context(command), inner)
 
 
-@pytest.mark.parametrize(("verb", "command"), list(commands()), ids=lambda item: item if isinstance(item, str) else "")
-def test_every_option_is_an_argument_of_its_function(verb, command):
-    """By the same name with the same default; a flag `--no-x` is the argument `x`, True unless it is given."""
+def test_the_package_has_twenty_names_and_each_is_there():
+    """Beside the errors and the version; functions have the names of verbs."""
+    errors = {"BadFile", "CannotWrite", "InvalidValue", "KerncastError", "NotFound", "__version__"}
+    names = set(kerncast.__all__) - errors
+    assert len(names) <= 20
+    assert all(getattr(kerncast, name) is not None for name in names)
+    assert {FUNCTIONS.get(name, name) for name in VERBS} - names == {"doctor", "list", "serve", "torch"}
+
+
+@pytest.mark.parametrize("name", [name for name in kerncast.__all__ if inspect.isfunction(getattr(kerncast, name))])
+def test_no_parameter_has_the_name_of_a_builtin_and_out_is_named(name):
+    """`format`, `set`, `max` … mean Python's own; what a function writes to is always `out=…`."""
+    parameters = inspect.signature(getattr(kerncast, name)).parameters
+    assert not set(parameters) & set(dir(__builtins__ if inspect.ismodule(__builtins__) else __import__("builtins")))
+    if "out" in parameters:
+        assert parameters["out"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def test_collect_has_few_parameters():
+    """What varies together is one value: how to measure, how much of it, and where."""
+    assert len(inspect.signature(kerncast.collect).parameters) <= 12
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How to shout."""
+
+    loud: Annotated[bool, Help("With `times=2`: in capitals.")] = False
+    pause: Annotated[float | None, Help("Seconds between two.", above=0)] = None
+
+
+def shout(
+    words: Annotated[list[str], Help(metavar="WORD...")],
+    *,
+    out: Annotated[str | Path | None, Help("Where to write.", required=True)] = None,
+    times: Annotated[int, Help("How often.", metavar="N", least=1)] = 1,
+    language: Annotated[Literal["en", "fr"] | None, Help("Which one.")] = None,
+    polite: Annotated[bool, Help("Leave the greeting out.")] = True,
+    where: Annotated[str | list[str], Help("To whom.")] = (),
+    manner: Manner = Manner(),
+    progress: str = "auto",
+):
+    return locals()
+
+
+def invoked(*args):
+    seen = []
+
+    @verb("shout", shout)
+    def command(call, *, twice: Annotated[bool, Help("Do it twice.")] = False):
+        """Shout."""
+        seen.append((call(), twice))
+
+    command.main(list(args), standalone_mode=False)
+    return seen[0]
+
+
+def test_a_verb_has_the_options_of_its_function():
+    """Arguments, options, flags of both kinds, several values, choices, and values that group some."""
+    given, twice = invoked("a", "b", "--out", "o", "--times", "2", "--no-polite", "--where", "x", "--where", "y", "--loud",
+                           "--pause", "0.5", "--twice")  # fmt: skip
+    assert twice
+    assert given == {
+        "words": ("a", "b"), "out": "o", "times": 2, "language": None, "polite": False, "where": ("x", "y"),
+        "manner": Manner(True, 0.5), "progress": "auto",
+    }  # fmt: skip
+    assert invoked("a", "--out", "o")[0]["manner"] == Manner()
+
+
+@pytest.mark.parametrize("wrong", [["--times", "0"], ["--language", "de"], ["--progress", "x"], ["--pause", "0"]])
+def test_a_verb_refuses_what_its_function_does_not_take(wrong):
+    """By the declared bounds and choices; a parameter without `Help` is not on the command line."""
+    with pytest.raises((click.ClickException, InvalidValue)):
+        invoked("a", "--out", "o", *wrong)
+    with pytest.raises(click.MissingParameter):
+        invoked("a")
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands()), ids=lambda item: item if isinstance(item, str) else "")
+def test_every_option_says_what_it_does(name, command):
+    """Every verb is made of signatures, and every option has a text without backticks for options."""
+    assert isinstance(command, Verb | click.Group)
     for option in (item for item in command.params if isinstance(item, click.Option)):
-        name, negated = keyword(option)
-        if name in DISPLAY or (verb, name) in ELSEWHERE:
-            continue
-        name = "path" if name == "store" and verb.startswith(("models", "predict")) else name
-        found = [inspect.signature(home).parameters for home in HOMES[verb]]
-        knobs = any(item.kind is item.VAR_KEYWORD for parameters in found for item in parameters.values())
-        arguments = [parameters[name] for parameters in found if name in parameters]
-        assert arguments or knobs, f"{verb} --{name} has no argument in {[home.__qualname__ for home in HOMES[verb]]}"
-        if arguments and option.is_flag and not option.secondary_opts and option.opts != ["--no-folds"]:  # folds=0
-            assert arguments[0].default is negated, f"{verb} --{name}"
+        assert option.help or option.name == "seed", f"{name} {option.opts}"
 
 
 def test_the_library_speaks_of_arguments_and_the_command_line_of_options(run, tmp_path):
@@ -127,8 +127,8 @@ def test_only_what_is_an_option_of_the_command_is_rewritten():
     """Values, flags and `--no-…` are said as options; commands in backticks and unknown names stay."""
     train = program.get_command(click.Context(program), "train")
     collect = program.get_command(click.Context(program), "collect")
-    assert in_options("use `folds=3` or `pool=True`, see `kerncast ops` and `nothing`", train) == (
-        "use --folds 3 or --pool, see `kerncast ops` and `nothing`"
+    assert in_options("use `folds=3` or `pool=True`, see `kerncast list op` and `nothing`", train) == (
+        "use --folds 3 or --pool, see `kerncast list op` and `nothing`"
     )
-    assert in_options("leave out `verify=False`", collect) == "leave out --no-verify"
+    assert in_options("leave out `verify=False` and `settings`", collect) == "leave out --no-verify and --set"
     assert in_options("`folds=3`", None) == "`folds=3`"

@@ -56,7 +56,7 @@ def tables(folder: Path, slower: float = 1.0) -> Path:
 def pooled(tmp_path_factory):
     """One model of both GPUs."""
     folder = tmp_path_factory.mktemp("pooled")
-    data = kerncast.read(tables(folder / "tables"), format="aiconfigurator", out=folder / "data", progress=False)
+    data = kerncast.read(tables(folder / "tables"), file_format="aiconfigurator", out=folder / "data", progress=False)
     return kerncast.train(
         data, out=folder / "model", pool=True, trees=40, leaves=15, folds=2, threads=1, blend=0, progress=False
     )  # fmt: skip
@@ -86,7 +86,7 @@ def test_a_slim_model_answers_as_the_whole_one_from_a_fraction_of_the_bytes(pool
     assert slim.slim
     assert slim.out_of_fold is None
     assert (slim.path / "forests.npz").stat().st_size < (pooled.path / "time.0.lgbm.gz").stat().st_size / 2
-    assert kerncast.verify(slim.path, progress=False).whole
+    assert kerncast.inspect(slim.path, verify=True, progress=False).whole
     with pytest.raises(InvalidValue, match="slim model"):
         _ = slim.seen
 
@@ -179,7 +179,7 @@ def test_the_software_is_that_of_the_device(shipped):
 
 def test_the_users_own_model_comes_before_a_shipped_one(shipped, tmp_path):
     """Where both cover a problem the store's model answers; what only the shipped one covers is still answered by it."""
-    data = kerncast.read(tables(tmp_path / "t", slower=3.0), format="aiconfigurator", out=tmp_path / "d", progress=False)
+    data = kerncast.read(tables(tmp_path / "t", slower=3.0), file_format="aiconfigurator", out=tmp_path / "d", progress=False)
     own = kerncast.train(
         data, out=tmp_path / "own", where=["device=h100", "dtype=bf16"], trees=10, folds=2, threads=1, progress=False
     )  # fmt: skip
@@ -296,14 +296,14 @@ def test_json_requests_are_answered_by_what_ships(shipped):
         base,
     ]
     text = json.dumps(requests)
-    replies = json.loads(kerncast.query(text, progress=False))
+    replies = json.loads(kerncast.predict(text, progress=False))
     assert [(item["status"], item.get("basis")) for item in replies] == [
         ("ok", "model"), ("out_of_range", "roofline"), ("bad_input", None), ("no_model", None),
     ]  # fmt: skip
     alone = kerncast.predict("gemm", PROBLEM, device="h100")
     assert (replies[0]["time_ns"], replies[0]["filled"], replies[0]["card"]) == (alone.time_ns, alone.filled, alone.card)
     assert replies[2]["position"] == text.index('"x"')
-    missing = kerncast.query({"op": "gemm", "M": 5, "device": "h100"}, progress=False)
+    missing = kerncast.predict({"op": "gemm", "M": 5, "device": "h100"}, progress=False)
     assert (missing["status"], "N" in missing["message"]) == ("bad_input", True)
 
 
@@ -317,8 +317,8 @@ def test_an_op_and_a_stored_model_are_found_beside_folders_of_their_names(shippe
     (Path("gemm") / "dataset.json").write_text("{}")
     assert run("predict", *question) == expected
     assert run("predict", "./gemm")[2].startswith("kerncast: gemm is a dataset, not a model: train one on it with")
-    for verb in (["select"], ["search"], ["export", "--out", "x"], ["evaluate"], ["adapt", "--out", "x"], ["compare"]):
-        code, _, err = run(*verb, "gemm", *([] if verb[0] == "export" else ["other"]))
+    for verb in (["select"], ["select", "--search"], ["evaluate"], ["compare"]):
+        code, _, err = run(*verb, "gemm", "other")
         assert (code, "'gemm' is an op, not a model" in err) == (2, True), err
     store = kerncast.Store.open()
     entry = store.add(pooled)
@@ -327,7 +327,7 @@ def test_an_op_and_a_stored_model_are_found_beside_folders_of_their_names(shippe
     Path("g").mkdir()
     assert store.meant("g") is None, "a letter of an id is no name beside a folder, which may have lost its model"
     whole = {**PROBLEM, "split_k": 1, "batch": 1, "layout": "rcr"}
-    answered = kerncast.query({"op": "gemm", "device": "a100", **whole}, model="gemm", compile=False)
+    answered = kerncast.predict({"op": "gemm", "device": "a100", **whole}, model="gemm", compiled=False)
     assert answered["time_ns"] == pooled.predict(whole, device="a100").time_ns, "the stored one was asked"
     Path(entry.id).mkdir(parents=True)
     assert kerncast.open(entry.id).manifest.checksum == pooled.manifest.checksum
@@ -390,8 +390,8 @@ def test_the_devices_of_a_model_are_named_where_one_must_be_chosen(shipped, tmp_
 def test_a_pooled_model_is_exported_for_one_of_its_devices(shipped, tmp_path, pooled):
     """The C of a slim model answers what Python answers on that device, and passes its self-test; it needs a device."""
     with pytest.raises(InvalidValue, match="name one of a100, h100 with `device`"):
-        kerncast.export(pooled, tmp_path / "none", progress=False)
-    files = kerncast.export(shipped / "gemm_vllm", tmp_path / "c", device="h100", progress=False)
+        kerncast.export(pooled, out=tmp_path / "none", progress=False)
+    files = kerncast.export(shipped / "gemm_vllm", out=tmp_path / "c", device="h100", progress=False)
     assert {"kerncast.c", "kerncast.h"} <= {file.name for file in files}
     selector = kerncast.Selector(Model.load(shipped / "gemm_vllm").on("h100"), compile=True)
     assert selector.is_compiled
@@ -439,6 +439,6 @@ def test_problems_that_name_devices_are_answered_for_these_and_for_no_other(pool
     for verb in ("select", "predict"):
         code, _, err = run(verb, tmp_path / "m", tmp_path / "named.parquet", "--device", one)
         assert (code, f"names the device {other}, not {one}" in err) == (2, True), err
-    changed = replace(kerncast.get_device(one), numbers={"num_cus": 1.0})
+    changed = replace(devices.get(one), numbers={"num_cus": 1.0})
     with pytest.raises(kerncast.InvalidValue, match="has other numbers than the one that the model saw"):
         pick(whole, device=changed)

@@ -11,7 +11,7 @@ import kerncast as kc
 from kerncast.api.on_ray import connected
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
-SMALL = {"model": "roofline", "folds": 2, "threads": 1}
+SMALL = {"kind": "roofline", "folds": 2, "threads": 1}
 PROBLEM = {"M": 512, "N": 512, "K": 512, "dtype": "fp16", "layout": "rcr"}
 
 
@@ -77,16 +77,22 @@ WRONG_KINDS = {
     "problems as numbers": (lambda d, m: kc.collect("gemm/cpu", problems=[8, 8, 8]), "path of a table.* got int"),
     "problems as a frame": (lambda d, m: kc.collect("gemm/cpu", problems=FRAME), "path of a table.* got DataFrame"),
     "configs as a number": (lambda d, m: kc.collect("gemm/cpu", problems="llm", configs=6), "sample:N.* got '6'"),
-    "samples as a text": (lambda d, m: kc.collect("gemm/cpu", problems="llm", samples="3"), "whole number.* got '3'"),
+    "samples as a text": (
+        lambda d, m: kc.collect("gemm/cpu", problems="llm", measuring=kc.Measuring(samples="3")),
+        "whole number.* got '3'",
+    ),
     "training on a frame without times": (lambda d, m: kc.train(FRAME), r"no column 'time_ns': .*`kerncast\.read\(frame"),
     "training on a lazy frame": (lambda d, m: kc.train(FRAME.lazy()), r"or a frame was expected, got LazyFrame"),
     "reading a frame with other columns": (lambda d, m: kc.read(FRAME), "which column is which parameter with `mapping`"),
-    "a mapping that is no file": (lambda d, m: kc.read("a.csv", format="csv", mapping={"M": "m"}), "TOML file .*got dict"),
+    "a mapping that is no file": (lambda d, m: kc.read("a.csv", file_format="csv", mapping={"M": "m"}), "TOML file .*got dict"),
     "a dataset as the model": (lambda d, m: kc.evaluate(d, m), r"got Dataset: train one with `kerncast\.train`"),
     "a model as the data": (lambda d, m: kc.compare(m, m, m), "a dataset, its path or a frame was expected, got Model"),
-    "exporting a dataset": (lambda d, m: kc.export(d, "nowhere/at/all"), "a model or its path was expected, got Dataset"),
-    "asking a dataset": (lambda d, m: kc.query({"op": "gemm"}, model=d), "a model or its path was expected, got Dataset"),
-    "asking several": (lambda d, m: kc.query({"op": "gemm"}, model=[m, 3]), "a model or its path was expected, got int"),
+    "exporting a dataset": (
+        lambda d, m: kc.export(d, to="blob", out="nowhere/at/all"),
+        "`to=blob` writes a model, and .* is a dataset",
+    ),
+    "asking a dataset": (lambda d, m: kc.predict({"op": "gemm"}, model=d), "a model or its path was expected, got Dataset"),
+    "asking several": (lambda d, m: kc.predict({"op": "gemm"}, model=[m, 3]), "a model or its path was expected, got int"),
     "a dtype of a frame": (
         lambda d, m: m.predict(FRAME.with_columns(dtype=pl.lit("float16")), config=TILE),
         r"got 'float16': did you mean 'fp16'\?",
@@ -117,11 +123,11 @@ def test_without_the_extra_train_models_answer_and_what_needs_it_is_refused_firs
     """An answer needs no chart and no scikit-learn; a report is refused before anything is fitted for it."""
     for name in ("jinja2", "plotly", "plotly.graph_objects", "plotly.offline", "sklearn", "sklearn.neural_network"):
         monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
-    model = kc.train(data, model="gbdt", folds=2, threads=1, trees=8, bags=1)
+    model = kc.train(data, kind="gbdt", folds=2, threads=1, trees=8, bags=1)
     assert kc.Selector(model, compile=False)(**PROBLEM).status == "ok"
     assert kc.predict("gemm", {**PROBLEM, "dtype": "bf16"}, device="h100").time_ns > 0
     assert not kc.evaluate(model, data, include_seen=True).rows.is_empty()
     with pytest.raises(kc.NotFound, match=r"a report needs jinja2, not installed here: pip install 'kerncast\[train\]'"):
         kc.evaluate(model, data, report=tmp_path / "report.html")
     with pytest.raises(kc.NotFound, match=r"pip install 'kerncast\[train\]'"):
-        kc.train(data, model="mlp", folds=2, threads=1)
+        kc.train(data, kind="mlp", folds=2, threads=1)

@@ -123,14 +123,14 @@ def test_measured_problems_become_lines(run, tmp_path):
     axes = ("height_tiles=8:64:8", "width_tiles=8,16", "in_x=2", "in_y=2", "out_x=4", "out_y=1", "threads=1")
     vary = [word for axis in axes for word in ("--vary", axis)]
     assert run("sweep", "reshard/cpu", "--problems", "published", *vary, "--max-vectors", 60, "--out", tmp_path / "v")[0] == 0
-    args = ("--vectors", tmp_path / "v", "--samples", 3, "--out", tmp_path / "data")
-    code, _, told = run("collect", "reshard/cpu", *args)
+    args = (tmp_path / "v", "--samples", 3, "--out", tmp_path / "data")
+    code, _, told = run("collect", *args)
     assert code == 0, told
     rows = Dataset.open(tmp_path / "data").read()
     assert rows.height == 60
     assert set(rows["status"]) == {"ok"}
     assert set(rows["max_abs_err"]) == {0.0}
-    code, _, told = run("train", tmp_path / "data", "--model", "linear", "--folds", 2, "--out", tmp_path / "lines")
+    code, _, told = run("train", tmp_path / "data", "--kind", "linear", "--folds", 2, "--out", tmp_path / "lines")
     assert code == 0, told
     groups = rows.select("problem.in_strategy", "problem.out_strategy").n_unique()
     assert Model.load(tmp_path / "lines").learner.size()["lines"] == groups

@@ -6,17 +6,18 @@ import sys
 import polars as pl
 import pytest
 
-import kerncast
+from kerncast import devices
 from kerncast.backends.memory import available_bytes, worker_share
 from kerncast.collecting.plan import memory_bytes
 from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset
+from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue
 from kerncast.op import Config, Problem
 from kerncast.testing.backends import FAULTY, QUICK, planned, vector_text
 
 GB = 1 << 30
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_workers_share_what_is_free_and_reserved_address_space_is_not_counted():
 
 def test_a_worker_that_grows_beyond_its_share_costs_one_row_without_any_limit_on_allocations(tmp_path):
     """What `--memory` is not asked to do, watching does."""
-    configs = TRITON.config.sample(6, 0, TRITON.bindings({"dtype": "fp16"}, kerncast.get_device("a100")))
+    configs = TRITON.config.sample(6, 0, TRITON.bindings({"dtype": "fp16"}, devices.get("a100")))
     values = {"M": 64, "N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": False}
     frame = configs.rename({name: f"config.{name}" for name in configs.columns}).with_columns(
         *(pl.lit(value).alias(f"problem.{name}") for name, value in values.items())

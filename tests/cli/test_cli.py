@@ -16,6 +16,7 @@ from kerncast.backends.cpu import CpuBackend
 from kerncast.backends.cpu.build import find_compiler
 from kerncast.backends.opencl import OpenClBackend
 from kerncast.collecting.plan import device_indices
+from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
 
 EXP = b"""input_shape_1,input_shape_2,input_shape_3,input_shape_4,bfloat16,input_DRAM,input_L1,kernel_duration
@@ -59,13 +60,13 @@ def test_every_verb_has_help_and_json(verb, run):
 
 
 LISTINGS = [
-    ["ops"],
-    ["ops", "gemm"],
-    ["families"],
-    ["families", "gemm/triton", "dtype=fp16", "--device", "a100"],
-    ["devices"],
-    ["devices", "h100"],
-    ["devices", "local"],
+    ["list", "op"],
+    ["list", "op", "gemm"],
+    ["list", "family"],
+    ["list", "family", "gemm/triton", "dtype=fp16", "--device", "a100"],
+    ["list", "device"],
+    ["list", "device", "h100"],
+    ["list", "device", "local"],
     ["doctor"],
 ]
 
@@ -84,11 +85,11 @@ def test_listings_print_for_people_and_parse_for_programs(args, run):
 
 def test_families_counts_valid_configs_and_names_missing_features(run):
     """What a device narrows, and what its profile cannot supply."""
-    _, out, _ = run("families", "gemm/triton", "dtype=fp16", "--device", "a100", "--json")
+    _, out, _ = run("list", "family", "gemm/triton", "dtype=fp16", "--device", "a100", "--json")
     found = json.loads(out)
     assert 0 < found["valid_configs"] < found["raw_configs"]
     assert found["features_left_out"] == {}
-    _, out, _ = run("families", "gemm/triton", "--device", "cpu_generic")
+    _, out, _ = run("list", "family", "gemm/triton", "--device", "cpu_generic")
     assert "left out on cpu_generic: wave_quantization needs hw.num_cus" in out
 
 
@@ -124,14 +125,15 @@ def test_guess_prints_a_mapping_and_writes_nothing(tmp_path, run):
     ("args", "why"),
     [
         (["gem"], "unknown verb 'gem'"),
-        (["ops", "gem"], "unknown op 'gem': did you mean 'gemm'?"),
-        (["families", "gemm/tritn"], "unknown family 'gemm/tritn': did you mean 'gemm/triton'?"),
-        (["families", "gemm/triton", "--device", "b2000"], "unknown device 'b2000'"),
-        (["families", "gemm/triton", "colour=red"], "unknown parameter of gemm 'colour'"),
-        (["families", "gemm/triton", "dtype=fp9"], "dtype must be one of"),
-        (["families", "gemm/triton", "M=0"], "M must be a whole number from 1"),
-        (["families", "gemm/triton", "M"], "expected NAME=VALUE, got 'M'"),
-        (["devices", "h1000"], "did you mean 'h100'?"),
+        (["query", "{}"], "'query' is no verb of its own: run `kerncast predict REQUEST`"),
+        (["list", "op", "gem"], "unknown op 'gem': did you mean 'gemm'?"),
+        (["list", "family", "gemm/tritn"], "unknown family 'gemm/tritn': did you mean 'gemm/triton'?"),
+        (["list", "family", "gemm/triton", "--device", "b2000"], "unknown device 'b2000'"),
+        (["list", "family", "gemm/triton", "colour=red"], "unknown parameter of gemm 'colour'"),
+        (["list", "family", "gemm/triton", "dtype=fp9"], "dtype must be one of"),
+        (["list", "family", "gemm/triton", "M=0"], "M must be a whole number from 1"),
+        (["list", "family", "gemm/triton", "M"], "expected NAME=VALUE, got 'M'"),
+        (["list", "device", "h1000"], "did you mean 'h100'?"),
         (["import", "xlsx", "t.csv", "--out", "out"], "unknown format 'xlsx'"),
         (["import", "csv", "absent.csv", "--mapping", "t.toml", "--out", "out"], "cannot read absent.csv"),
         (["import", "csv", "t.csv", "--out", "out"], "needs --mapping FILE.toml"),
@@ -157,8 +159,8 @@ def test_guess_prints_a_mapping_and_writes_nothing(tmp_path, run):
             ["import", "ttnn-csv", "exp.csv", "--set", "func=exp", "--set", "func=exp", "--device", "n150", "--out", "out"],
             "func is given twice",
         ),
-        (["import", "csv", "t.csv", "--guess", "--out", "out"], "combine it only with --family and --json"),
-        (["families", "--device", "a100"], "--device needs the name of a family"),
+        (["import", "csv", "t.csv", "--guess", "--out", "out"], "--out does not go with --guess"),
+        (["list", "family", "--device", "a100"], "--device needs the name of a family"),
         (["inspect", "exp", "--top", "-1"], "--top"),
         (["inspect", "absent"], "there is no dataset at absent"),
         (["inspect", "foreign"], "it has no dataset.json"),
@@ -182,9 +184,9 @@ def test_bad_input_is_one_sentence_and_exit_code_2(args, why, exp, tmp_path, run
     Path("t.toml").write_text('family = "gemm/triton"\n[time]\ncolumn = "time_us"\nunit = "us"\n')
     Path("empty.toml").touch()
     Path("foreign").mkdir()
-    for name, version in (("newer", 9), ("empty", 1)):
-        Path(name).mkdir()
-        Path(name, "dataset.json").write_text(json.dumps({"format": "kerncast-dataset", "version": version}))
+    Path("newer").mkdir()
+    Path("newer", "dataset.json").write_text(json.dumps({"format": "kerncast-dataset", "version": 9}))
+    Dataset.create("empty")
     before = sorted(str(path) for path in tmp_path.rglob("*"))
     code, out, err = run(*args)
     assert code == 2
@@ -238,7 +240,7 @@ def test_a_dry_run_counts_what_is_left_and_vectors_are_taken_as_they_are(run, tm
     monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path / "cache"))
     axes = ["--vary", "dtype=fp32", "--vary", "layout=rrr", "--problems"]
     assert run("sweep", "gemm/cpu", *axes, "grid:M=8;N=8;K=8", "--configs", "sample:2", "--out", tmp_path / "v")[0] == 0
-    measured = ["collect", "gemm/cpu", "--vectors", tmp_path / "v", "--out", tmp_path / "d"]
+    measured = ["collect", tmp_path / "v", "--out", tmp_path / "d"]
     code, _, err = run(*measured, "--configs", "sample:1")
     assert code == 2
     assert "--problems, --vary, --configs and --max-flops cannot be combined with it" in err
@@ -259,7 +261,7 @@ def test_the_help_names_every_shipped_recipe(run):
 
 def test_a_reader_that_goes_away_is_not_an_error(exp):
     """`kerncast … | head -1`."""
-    command = f"{sys.executable} -m kerncast.cli devices --json | head -1"
+    command = f"{sys.executable} -m kerncast.cli list device --json | head -1"
     answer = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert "Traceback" not in answer.stderr
     assert answer.stdout == "[\n"
@@ -267,7 +269,7 @@ def test_a_reader_that_goes_away_is_not_an_error(exp):
 
 def test_tables_are_as_wide_as_a_terminal_and_whole_in_a_pipe():
     """COLUMNS is for terminals: what a program reads has a line for each row, whatever the width."""
-    command, narrow = [sys.executable, "-m", "kerncast.cli", "ops"], {**os.environ, "COLUMNS": "72", "TERM": "xterm"}
+    command, narrow = [sys.executable, "-m", "kerncast.cli", "list", "op"], {**os.environ, "COLUMNS": "72", "TERM": "xterm"}
     plain = subprocess.run(command, capture_output=True, text=True, check=True, env=narrow).stdout
     assert plain.splitlines()[0].split() == ["op", "parameters", "families", "what"]
     leader, follower = os.openpty()
@@ -314,7 +316,8 @@ def test_no_text_from_data_drives_the_terminal(tmp_path, run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "args", [("inspect", "{}"), ("ops", "{}"), ("train", "d", "--{}"), ("regenerate", "shipped", "--sample", "{}"), ("{}",)]
+    "args",
+    [("inspect", "{}"), ("list", "op", "{}"), ("train", "d", "--{}"), ("regenerate", "shipped", "--sample", "{}"), ("{}",)],
 )
 def test_a_name_with_a_line_end_does_not_begin_a_line(args, run):
     """What looks like a message of the program is one only if the program wrote it."""

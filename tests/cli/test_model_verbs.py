@@ -32,7 +32,7 @@ def home(tmp_path_factory):
     synthetic_dataset(folder / "d", part(0, 25))
     synthetic_dataset(folder / "new", part(25, 25))
     synthetic_dataset(folder / "sharded", SHARDED, FAMILIES.get("matmul_sharded/single"))
-    for args in (["d", "m", *QUICK], ["d", "poor", "--model", "roofline", "--folds", "2"], ["sharded", "single", *QUICK]):
+    for args in (["d", "m", *QUICK], ["d", "poor", "--kind", "roofline", "--folds", "2"], ["sharded", "single", *QUICK]):
         with pytest.raises(SystemExit) as stopped:
             cli.main(["train", str(folder / args[0]), "--out", str(folder / args[1]), *args[2:]])
         assert stopped.value.code == 0
@@ -74,9 +74,7 @@ def test_training_without_folds_says_that_nothing_was_judged(home, run, tmp_path
 def test_help_names_every_knob(run):
     """What can be turned is written down, with the kinds it belongs to."""
     _, out, _ = run("train", "--help")
-    general = (
-        "--model --family --where --pool --targets --raw-target --folds --seed --threads --warm-start --hard-mining --tune"
-    )
+    general = "--kind --family --where --pool --targets --raw-target --folds --seed --threads --base --hard-mining --tune"
     knobs = "--trees --leaves --epochs --batch-size --lr --hidden --loss --format --json --out"
     for option in f"{general} {knobs}".split():
         assert option in out
@@ -114,26 +112,26 @@ REFUSED = {
     "two devices": (two_devices, [], r"2 devices \(a100, h100\), .*: keep one with --where 'device=…', or .*--pool"),
     "a knob of another model": (first_problems(6), ["--hidden", "8,8"], "the model gbdt has no knob --hidden"),
     "a knob that is no list of numbers": (
-        first_problems(6), ["--model", "mlp", "--hidden", "a"], "--hidden is a list of numbers such as 100,50, got 'a'"
+        first_problems(6), ["--kind", "mlp", "--hidden", "a"], "--hidden is a list of numbers such as 100,50, got 'a'"
     ),
     "a knob too small": (first_problems(6), ["--trees", "0"], "kerncast: --trees must be at least 1, got 0\n$"),
     "a knob out of its range": (first_problems(6), ["--lr", "nan"], "kerncast: --lr must be above 0 and at most 1, got nan\n$"),
     "a knob of few words": (
-        first_problems(6), ["--model", "deep", "--loss", "foo"], "kerncast: --loss is listwise or pointwise, got 'foo'\n$"
+        first_problems(6), ["--kind", "deep", "--loss", "foo"], "kerncast: --loss is listwise or pointwise, got 'foo'\n$"
     ),
     "nothing left to tune": (
-        first_problems(6), ["--model", "mlp", "--tune", "2", "--lr", "0.1", "--batch-size", "9"],
+        first_problems(6), ["--kind", "mlp", "--tune", "2", "--lr", "0.1", "--batch-size", "9"],
         "every knob of mlp that --tune could change was given",
     ),
     "folds of a warm start": (
-        first_problems(6), ["--warm-start", "nowhere", "--folds", "3"], "--folds 3 does not go with --warm-start"
+        first_problems(6), ["--base", "nowhere", "--folds", "3"], "--folds 3 does not go with --base"
     ),
-    "an unknown kind": (first_problems(6), ["--model", "gdbt"], "unknown model 'gdbt': did you mean 'gbdt'"),
+    "an unknown kind": (first_problems(6), ["--kind", "gdbt"], "unknown model 'gdbt': did you mean 'gbdt'"),
     "several targets": (first_problems(6), ["--targets", "tflops,latency"], "one model has one target, got tflops,latency"),
     "an unknown target": (
         first_problems(6), ["--format", "ck", "--targets", "tflops, speed"], "relative, latency, tflops, bandwidth, got 'speed'"
     ),
-    "a base that is not there": (first_problems(6), ["--warm-start", "nowhere"], "there is no model at nowhere"),
+    "a base that is not there": (first_problems(6), ["--base", "nowhere"], "there is no model at nowhere"),
     "a filter of nothing": (first_problems(6), ["--where", "problem.M>99999"], "matches --where 'problem.M>99999'"),
     "an unknown column": (first_problems(6), ["--where", "problem.Q=3"], "problem.Q"),
 }  # fmt: skip
@@ -167,8 +165,8 @@ def test_tuning_leaves_what_was_given_and_says_what_it_chose(home, run, tmp_path
 def test_a_warm_start_takes_the_kind_of_its_base_and_says_what_it_is_judged_on(home, run, tmp_path):
     """Without --model; one hold-out, not folds, on the screen and on the card."""
     quick = ("--epochs", "1", "--threads", "1")
-    run("train", home / "d", "--out", tmp_path / "base", "--model", "mlp", "--folds", "2", *quick)
-    code, out, err = run("train", home / "new", "--out", tmp_path / "m", "--warm-start", tmp_path / "base", *quick)
+    run("train", home / "d", "--out", tmp_path / "base", "--kind", "mlp", "--folds", "2", *quick)
+    code, out, err = run("train", home / "new", "--out", tmp_path / "m", "--base", tmp_path / "base", *quick)
     assert code == 0, err
     assert "problems, on one fixed hold-out by M,N,K,batch)" in out
     assert "On one fixed hold-out by M,N,K,batch, " in (tmp_path / "m" / "MODEL_CARD.md").read_text()

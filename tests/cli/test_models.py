@@ -158,7 +158,7 @@ def test_real_kernels_are_measured_again(run, tmp_path):
     """Kernels of this machine, against times four times theirs: noise cannot make anything faster, so that is drift."""
     assert run("collect", "gemm/cpu", "--problems", "grid:M=8,24,40;N=32,48;K=64", *GEMM, "--configs", "sample:4",
                "--samples", 4, "--out", tmp_path / "d")[0] == 0  # fmt: skip
-    assert run("train", tmp_path / "d", "--out", tmp_path / "m", "--model", "roofline", "--folds", 2)[0] == 0
+    assert run("train", tmp_path / "d", "--out", tmp_path / "m", "--kind", "roofline", "--folds", 2)[0] == 0
     model = doctored(tmp_path / "m", tmp_path / "slow", pl.col("measured_ns") * 4)
     code, out, _ = run("models", "check", model, "--sample", 24, "--json")
     found = json.loads(out)

@@ -20,16 +20,17 @@ LLAMA = {
 }  # fmt: skip
 STEP = ("--batch", 4, "--context", 4096)
 VERBS = [
-    ("devices",), ("devices", "h100"), ("doctor",), ("families",), ("families", "gemm/cpu"), ("ops",), ("ops", "gemm"),
+    ("list", "device"), ("list", "device", "h100"), ("doctor",), ("list", "family"), ("list", "family", "gemm/cpu"),
+    ("list", "op"), ("list", "op", "gemm"),
     ("predict", "gemm", "M=4096", "N=4096", "K=4096", "dtype=bf16", "--device", "h100"),
     ("predict", "gemm", "M=4096", "N=4096", "K=4096", "dtype=bf16", "--device", "all"),
     ("predict", "model", "problems.json"),
     ("estimate", "config.json", "--device", "h100", *STEP), ("estimate", "config.json", "--device", "all", *STEP),
     ("select", "model", *PROBLEM, "--no-compile", "--top", 3, "--explain"),
     ("select", "model", "problems.json", "--no-compile"),
-    ("search", "model", *PROBLEM),
-    ("inspect", "rows"), ("portfolio", "rows"), ("evaluate", "model", "rows", "--include-seen", "--no-tiers"),
-    ("compare", "model", "other", "rows", "--include-seen"), ("verify", "model"),
+    ("select", "model", *PROBLEM, "--search"),
+    ("inspect", "rows"), ("export", "rows", "--to", "portfolio"), ("evaluate", "model", "rows", "--include-seen", "--no-tiers"),
+    ("compare", "model", "other", "rows", "--include-seen"), ("inspect", "model", "--verify"),
 ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_pat
     small = ("sweep.max_problems=8", "sweep.max_bytes=2e5", "sweep.configs=promising:6", "collect.repeat=5",
              "train.knobs={trees = 10}", "train.folds=2")  # fmt: skip
     monkeypatch.setattr(quickstart, "QUICK", small)
-    code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
+    code, shown = run(capsys, "regenerate", "quickstart", "--out", tmp_path / "q")
     assert code == 0
     for step in ("collect", "repeat", "train", "report", "export", "race"):
         assert f"gemm/cpu: {step}" in shown.err
@@ -34,7 +34,7 @@ def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_pat
     assert "Noise: 5 shapes were measured twice" in shown.out
     assert shown.out.count("rrr") + shown.out.count("rcr") >= 8
     assert (tmp_path / "q" / "report.html").stat().st_size > 1e6
-    code, shown = run(capsys, "quickstart", "--out", tmp_path / "q", "--json")
+    code, shown = run(capsys, "regenerate", "quickstart", "--out", tmp_path / "q", "--json")
     found = json.loads(shown.out)
     assert "gemm/cpu: train (done before)" in shown.err
     assert (found["problems"], found["problems_measured_twice"]) == (8, 5)
@@ -47,7 +47,7 @@ def test_the_quickstart_measures_compares_and_goes_on_from_what_is_there(tmp_pat
     assert not (tmp_path / "q" / "store").exists()
     # Other measurements need another folder: those of this one are neither mixed with them nor removed.
     monkeypatch.setattr(quickstart, "QUICK", (*small, "sweep.max_problems=12"))
-    code, shown = run(capsys, "quickstart", "--out", tmp_path / "q")
+    code, shown = run(capsys, "regenerate", "quickstart", "--out", tmp_path / "q")
     assert code == 2
     assert "was begun with another routine (quickstart, " in shown.err
     assert "choose another --out" in shown.err
@@ -78,8 +78,7 @@ def test_a_budget_leaves_exit_code_3_and_the_same_command_goes_on(tmp_path, caps
         (["gemm/cpu"], "say what to measure: --problems (small, cubes, grid:M=…;N=…;K=…, a table in FILE.csv)"),
         (["gemm/cpu", "--problems", "cubes", "--backend", "tpu"], "unknown backend 'tpu'"),
         (["gemm/triton", "--problems", "cubes", "--backend", "cpu"], "backend cpu does not run gemm/triton"),
-        (["gemm/cpu", "--problems", "cubes", "--vectors", "v"], "cannot be combined with it"),
-        (["gemm/cpu", "--vectors", "absent"], "there are no vectors at absent"),
+        (["absent"], "unknown family 'absent'"),
         (["gemm/cpu", "--problems", "grid:M=8;N=8;K=8;split_k=2"], "no config of gemm/cpu can run any of the 1 problems"),
         (["gemm/cpu", "--problems", "cubes", "--budget", "soon"], "a duration is a number with s, m or h"),
     ],
@@ -87,7 +86,7 @@ def test_a_budget_leaves_exit_code_3_and_the_same_command_goes_on(tmp_path, caps
 def test_collect_refuses_in_one_sentence(args, why, tmp_path, capsys, monkeypatch):
     """Nothing is written."""
     monkeypatch.chdir(tmp_path)
-    arguments = ["--vary", "dtype=fp32", "--vary", "layout=rrr"] if "--problems" in args and "--vectors" not in args else []
+    arguments = ["--vary", "dtype=fp32", "--vary", "layout=rrr"] if "--problems" in args else []
     code, shown = run(capsys, "collect", *args, *arguments, "--out", "d")
     assert code == 2
     assert why in shown.err

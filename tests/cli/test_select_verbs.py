@@ -135,12 +135,12 @@ def test_a_blob_is_loaded_by_its_runtime_and_verified_and_a_damaged_one_is_not(m
         ["ctest", "--test-dir", folder / "build", "--output-on-failure"],
     ):
         subprocess.run(command, check=True, capture_output=True)
-    code, out, _ = run("verify", file)
+    code, out, _ = run("inspect", "--verify", file)
     assert (code, out.count("golden vectors")) == (0, 1)
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 4
     file.write_bytes(data)
-    code, out, _ = run("verify", file)
+    code, out, _ = run("inspect", "--verify", file)
     assert code == 1
     assert "does not have its checksum" in out
     code, out, _ = run("export", model, "--to", "blob", "--out", tmp_path / "again.kcb", "--json")

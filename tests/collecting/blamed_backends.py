@@ -5,7 +5,7 @@ import os
 import signal
 from pathlib import Path
 
-from kerncast import get_device
+from kerncast import devices
 from kerncast.backends.contract import Backend, Failed, Prepared
 from kerncast.backends.inductor import InductorBackend
 from kerncast.errors import CannotWrite
@@ -44,7 +44,7 @@ class Blamed(Backend):
             raise CannotWrite("the cache is not used, because others may write to it: set KERNCAST_CACHE")
 
     def device(self):
-        return get_device("a100")
+        return devices.get("a100")
 
     def software(self, family):
         return {"driver": "1"}

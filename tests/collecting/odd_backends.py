@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from kerncast import get_device
+from kerncast import devices
 from kerncast.backends.contract import Backend, Prepared
 
 
@@ -27,7 +27,7 @@ class Mixed(Backend):
     families = ("*",)
 
     def device(self):
-        return get_device("a100" if self.index == "0" else "h100")
+        return devices.get("a100" if self.index == "0" else "h100")
 
     def software(self, family):
         return {"driver": f"1.{self.index}"}
@@ -48,7 +48,7 @@ class Vanishing(Mixed):
             raise RuntimeError("no such device")
 
     def device(self):
-        return get_device("a100")
+        return devices.get("a100")
 
     def software(self, family):
         return {"driver": "2" if (folder() / "updated").exists() else "1"}

@@ -7,15 +7,16 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast import cli
+from kerncast import cli, devices
 from kerncast.api.active import worth_by_model
 from kerncast.collecting.collection import Collection
 from kerncast.collecting.run import Active, Request, collect
 from kerncast.data import Dataset
 from kerncast.data.journal import NAME
+from kerncast.declared.family_file import family_named
 from kerncast.testing.backends import QUICK, analytic_ns
 
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 ANALYTIC = "kerncast.testing.backends:Analytic"
 SIZES = [(16, 512), (48, 96), (100, 1000), (200, 64), (256, 256), (300, 40), (512, 32), (700, 700)]
 PROBLEMS = [(m, n, k) for m, n in SIZES for k in (64, 256, 640)]
@@ -24,7 +25,7 @@ CONFIGS = 80
 
 def vectors():
     """80 configs on each of 24 problems."""
-    configs = TRITON.config.sample(CONFIGS, 0, TRITON.bindings({"dtype": "fp16"}, kerncast.get_device("a100")))
+    configs = TRITON.config.sample(CONFIGS, 0, TRITON.bindings({"dtype": "fp16"}, devices.get("a100")))
     configs = configs.rename({name: f"config.{name}" for name in configs.columns})
     fixed = {"split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": False}
     return pl.concat(
@@ -134,7 +135,7 @@ def test_too_few_times_give_no_worth_and_groups_without_any_do_no_harm():
     """Random until there is something to learn from."""
     rest = kerncast.data.schema.with_optional(TRITON, vectors())
     ok = pl.Series([True] * 19 + [False] * (rest.height - 19))
-    worth, device = worth_by_model(TRITON, 0), kerncast.get_device("local")
+    worth, device = worth_by_model(TRITON, 0), devices.get("local")
 
     def known(ok):
         columns = {"device": pl.lit(device.name), "status": pl.when(ok).then(pl.lit("ok")).otherwise(pl.lit("crash"))}

@@ -6,7 +6,7 @@ import os
 import polars as pl
 import pytest
 
-import kerncast
+from kerncast import devices
 from kerncast.backends.contract import CannotCompile
 from kerncast.backends.cpu.build import Compiler, Library
 from kerncast.backends.inductor import InductorBackend, illegal
@@ -19,10 +19,11 @@ from kerncast.collecting.run import Request, collect
 from kerncast.collecting.stopping import CannotGoOn, FailedAlike
 from kerncast.data import Dataset
 from kerncast.data.schema import row_keys
+from kerncast.declared.family_file import family_named
 from kerncast.errors import CannotWrite, KerncastError, NotFound
 from kerncast.testing.backends import FAULTY, QUICK, planned, vector_texts
 
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 VECTORS = 36
 
 
@@ -31,9 +32,7 @@ def vectors():
     problem = {"N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": False}
     problems = pl.DataFrame([{f"problem.{name}": value for name, value in {"M": m, **problem}.items()} for m in (64, 65, 66)])
     return problems.join(
-        TRITON.config.sample(12, 0, TRITON.bindings(problem, kerncast.get_device("a100"))).select(
-            pl.all().name.prefix("config.")
-        ),
+        TRITON.config.sample(12, 0, TRITON.bindings(problem, devices.get("a100"))).select(pl.all().name.prefix("config.")),
         how="cross",
     )
 

@@ -10,7 +10,7 @@ import msgspec
 import polars as pl
 import pytest
 
-import kerncast
+from kerncast import devices
 from kerncast.collecting.collection import Collection
 from kerncast.collecting.compact import compact
 from kerncast.collecting.journal import Journal
@@ -21,17 +21,18 @@ from kerncast.data import Dataset
 from kerncast.data import journal as journal_format
 from kerncast.data.journal import NAME, Header, journal_rows, records_of
 from kerncast.data.schema import row_keys
+from kerncast.declared.family_file import family_named
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.progress import Progress
 from kerncast.testing.backends import QUICK, BackendContract
 
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 INSTANT = "kerncast.testing.backends:Instant"
 
 
 def vectors(count=12, problems=1):
     """Some configs of gemm/triton on some problems."""
-    configs = TRITON.config.sample(count, 0, TRITON.bindings({"dtype": "fp16"}, kerncast.get_device("a100")))
+    configs = TRITON.config.sample(count, 0, TRITON.bindings({"dtype": "fp16"}, devices.get("a100")))
     configs = configs.rename({name: f"config.{name}" for name in configs.columns})
     frames = []
     for number in range(problems):
@@ -75,7 +76,7 @@ def test_the_dataset_carries_the_device_it_was_measured_on(tmp_path):
     """Features can be computed on another machine."""
     collect(request(tmp_path / "d"), [vectors(2)])
     dataset = Dataset.open(tmp_path / "d")
-    local = kerncast.get_device("local")
+    local = devices.get("local")
     assert dataset.contents.devices[0].name == local.name
     assert dataset.device(local.name).numbers["num_cus"] == local.numbers["num_cus"]
 

@@ -8,27 +8,28 @@ import msgspec
 import polars as pl
 import pytest
 
-import kerncast
+from kerncast import devices
 from kerncast.cli import main
 from kerncast.collecting.plan import Measuring
 from kerncast.collecting.run import Request, collect
 from kerncast.collecting.stopping import DeviceLost
 from kerncast.data import Dataset
 from kerncast.data.journal import NAME, header_of, records_of
+from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue
 from kerncast.problems import parse_vary
 from kerncast.progress import QUIET, Progress
 from kerncast.sweeping import open_sweep, parse_selection
 from kerncast.testing.backends import QUICK
 
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 # For kernels that wait until another process has started.
 PATIENT = msgspec.structs.replace(QUICK, deadline_floor_ns=120_000_000_000, deadline_ceiling_ns=120_000_000_000)
 
 
 def vectors(configs=4):
     """Some configs on each of twelve problems, M=64 and on."""
-    configs = TRITON.config.sample(configs, 0, TRITON.bindings({"dtype": "fp16"}, kerncast.get_device("a100")))
+    configs = TRITON.config.sample(configs, 0, TRITON.bindings({"dtype": "fp16"}, devices.get("a100")))
     problem = {"N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": False}
     problems = pl.DataFrame(
         [{"problem.M": 64 + number} | {f"problem.{k}": v for k, v in problem.items()} for number in range(12)]
@@ -181,9 +182,9 @@ def test_the_backend_in_the_documentation_works_as_it_stands(tmp_path, monkeypat
     (tmp_path / "documented_backend.py").write_text(re.search(r"```python\n(.*?class Mine.*?)```", page, re.S)[1])
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    family = kerncast.get_family("gemm/cpu")
+    family = family_named("gemm/cpu")
     sweep = open_sweep(
-        family, kerncast.get_device("local"), ["grid:M=8,16;N=16;K=16"],
+        family, devices.get("local"), ["grid:M=8,16;N=16;K=16"],
         parse_vary(family, ["dtype=fp32", "layout=rrr", "threads=1"]), parse_selection(family, "sample:3"),
     )  # fmt: skip
     collect(Request(family, "documented_backend:Mine", ("0",), tmp_path / "d", QUICK), sweep.iter_blocks())

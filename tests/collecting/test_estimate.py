@@ -4,21 +4,23 @@ import polars as pl
 import pytest
 
 import kerncast
+from kerncast import devices
 from kerncast.collecting import active, estimate
 from kerncast.collecting.collection import Collection
 from kerncast.collecting.plan import planned
 from kerncast.collecting.request import Request
 from kerncast.data import Dataset
+from kerncast.declared.family_file import family_named
 from kerncast.sweeping import sweep as sweeps
 from kerncast.testing.backends import QUICK
 
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 INSTANT = "kerncast.testing.backends:Instant"
 CHOSEN = {"problems": ["grid:M=64:1024:64;N=64,128;K=64"], "vary": ["dtype=fp16", "layout=rcr"]}
 
 
 def options(**changes):
-    return {"backend": INSTANT, **CHOSEN, "configs": "sample:20", "samples": 2, **changes}
+    return {"measuring": kerncast.Measuring(INSTANT, samples=2), **CHOSEN, "configs": "sample:20", **changes}
 
 
 def test_a_dry_run_says_how_long_it_takes_and_leaves_nothing(tmp_path, monkeypatch):
@@ -32,7 +34,7 @@ def test_a_dry_run_says_how_long_it_takes_and_leaves_nothing(tmp_path, monkeypat
     kerncast.collect("gemm/triton", out=tmp_path / "d", **options(problems="grid:M=64:1024:64;N=64;K=64"))
     told = kerncast.collect("gemm/triton", dry_run=True, out=tmp_path / "d", **options())
     assert (told.vectors, told.already_there) == (320, 320)
-    told = kerncast.collect("gemm/triton", dry_run=True, out=tmp_path / "e", budget=1e-3, **options())
+    told = kerncast.collect("gemm/triton", dry_run=True, out=tmp_path / "e", extent=kerncast.Extent(budget=1e-3), **options())
     assert told.seconds == 1e-3
 
 
@@ -49,7 +51,7 @@ def test_a_space_that_is_too_large_to_count_is_drawn_from(tmp_path, monkeypatch)
 
 def test_a_count_that_takes_long_is_an_estimate(monkeypatch):
     """Close to the truth, and nothing but some problems is checked; a limit is still met exactly."""
-    opencl, device = kerncast.get_family("gemm/cpu"), kerncast.get_device("local")
+    opencl, device = family_named("gemm/cpu"), devices.get("local")
     problems = ["grid:M=8:128:8;N=16,256;K=64"]
     axes = {"dtype": ["fp32"], "layout": ["rrr"], "threads": [1]}
     sweep = sweeps.Sweep
@@ -68,7 +70,7 @@ def test_a_count_that_takes_long_is_an_estimate(monkeypatch):
 
 def test_candidates_of_an_active_choice_are_bounded(tmp_path, monkeypatch):
     """Every problem keeps some configs; vectors from a folder are thinned to a share that depends on them alone."""
-    found = planned(TRITON, **CHOSEN, device=kerncast.get_device("a100"), most_candidates=1000)
+    found = planned(TRITON, **CHOSEN, device=devices.get("a100"), most_candidates=1000)
     blocks = pl.concat(list(found.blocks()))
     assert found.total == blocks.height <= 1000
     assert blocks.select(pl.col("problem.M", "problem.N")).unique().height == 32

@@ -14,6 +14,7 @@ import pytest
 from tests.support.clusters import DidNotStart, small_cluster, wait_until
 
 import kerncast
+from kerncast import devices
 from kerncast.api.on_ray import connected
 from kerncast.collecting.fleet.lane import Lane, Slot, kind_of
 from kerncast.collecting.fleet.letters import release
@@ -22,6 +23,7 @@ from kerncast.collecting.request import Request
 from kerncast.collecting.stopping import DeviceLost
 from kerncast.data import Dataset
 from kerncast.data.manifest import record_of
+from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.progress import Progress
 from kerncast.testing.backends import vector_texts
@@ -32,7 +34,7 @@ pytest.importorskip("ray", reason="needs ray")
 from kerncast.collecting.fleet.roster import Company, Roster, _Place
 from kerncast.collecting.fleet.run import _Part, _Run
 
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 SLEEPING = "kerncast.testing.faults:Sleeping"
 SWEEP = {"problems": "grid:M=64,65,66,67,68,69;N=64;K=64", "vary": {"dtype": "fp16", "layout": "rcr"}, "configs": "sample:40"}
 QUICK = {"samples": 3, "warmup": "0s", "chunk_size": 16}
@@ -116,8 +118,8 @@ def test_nodes_come_and_end_in_mid_sweep(cluster, faults, tmp_path, capsys, monk
         doomed = cluster.add(1, "gated")
     with ThreadPoolExecutor(1) as pool:  # Ray starts nodes in the main thread only
         collected = pool.submit(
-            kerncast.collect, TRITON, backend="fleet_backends:Gated", on="ray", address=cluster.address, resource="gated",
-            out=tmp_path / "d", timeout=HOUR, progress=heard, **SWEEP, **QUICK,
+            kerncast.collect, TRITON, cluster=kerncast.Cluster("ray", cluster.address), out=tmp_path / "d", progress=heard,
+            measuring=kerncast.Measuring("fleet_backends:Gated", resource="gated", timeout=HOUR, **QUICK), **SWEEP,
         )  # fmt: skip
         try:
             assert wait_until(lambda: (len(heard.devices) >= 40 and len(set(heard.devices)) == 2) or collected.done(), PATIENCE)
@@ -150,12 +152,12 @@ def test_another_version_and_another_resource_are_refused(cluster, tmp_path, mon
     """Both sides are named with their versions; a resource that no node has is refused with those that there are."""
     with ray_starts():
         cluster.add(1)
-    wanted = {"backend": FAULTY, "on": "ray", "address": cluster.address, "out": tmp_path / "d", **SWEEP}
+    wanted = {"cluster": kerncast.Cluster("ray", cluster.address), "out": tmp_path / "d", **SWEEP}
     with pytest.raises(InvalidValue, match=r"has the resource cards \(they have .*card.*`resource`"):
-        kerncast.collect(TRITON, resource="cards", **wanted)
+        kerncast.collect(TRITON, measuring=kerncast.Measuring(FAULTY, resource="cards"), **wanted)
     monkeypatch.setattr("kerncast.collecting.fleet.roster.release", lambda: "0.0.9 (0123)")
     with pytest.raises(DeviceLost) as refused:
-        kerncast.collect(TRITON, resource="card", **wanted)
+        kerncast.collect(TRITON, measuring=kerncast.Measuring(FAULTY, resource="card"), **wanted)
     assert f"it has kerncast {release()}, and this is 0.0.9 (0123)" in str(refused.value)
     assert not (tmp_path / "d").exists()
 
@@ -164,12 +166,18 @@ def test_an_address_from_the_environment_is_tried_before_ray_waits_for_it(tmp_pa
     """Ray itself would try for minutes to reach a head that does not answer."""
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(KerncastError, match="nothing answers at RAY_ADDRESS"):
-        kerncast.collect(TRITON, backend=FAULTY, on="ray", out=tmp_path / "d", **SWEEP)
+        kerncast.collect(
+            TRITON,
+            measuring=kerncast.Measuring(backend=FAULTY),
+            cluster=kerncast.Cluster(on="ray"),
+            out=tmp_path / "d",
+            **SWEEP,
+        )
 
 
 def ready_device(name):
     """What a device of that name reports when it is ready."""
-    return Ready(msgspec.to_builtins(record_of(kerncast.get_device(name))), {"triton": "3.1"})
+    return Ready(msgspec.to_builtins(record_of(devices.get(name))), {"triton": "3.1"})
 
 
 def test_devices_whose_collection_is_over_are_not_reported_as_lost(monkeypatch):
@@ -189,7 +197,7 @@ def test_devices_whose_collection_is_over_are_not_reported_as_lost(monkeypatch):
 def test_a_kind_that_is_measured_does_not_stop_the_same_command_for_another_one(tmp_path, monkeypatch):
     """A finished dataset is refused only if there is nothing else to go on with."""
     monkeypatch.setattr(_Part, "_run", lambda self: None)
-    configs = TRITON.config.sample(1, 0, TRITON.bindings({"dtype": "fp16"}, kerncast.get_device("a100")))
+    configs = TRITON.config.sample(1, 0, TRITON.bindings({"dtype": "fp16"}, devices.get("a100")))
     sizes = {"M": 64, "N": 64, "K": 64, "dtype": "fp16", "layout": "rcr"}
     rows = configs.rename(lambda name: f"config.{name}").with_columns(
         *(pl.lit(value).alias(f"problem.{name}") for name, value in sizes.items()),
@@ -214,8 +222,9 @@ def test_devices_that_differ_go_to_datasets_of_their_own(cluster, tmp_path):
     with ray_starts():
         cluster.add(2, "mixed")
     wanted = {
-        "backend": "odd_backends:Mixed", "on": "ray", "address": cluster.address, "resource": "mixed",
-        "out": tmp_path / "d", "resume": True, **QUICK, **SWEEP,
+        "measuring": kerncast.Measuring("odd_backends:Mixed", resource="mixed", **QUICK),
+        "cluster": kerncast.Cluster("ray", cluster.address), "extent": kerncast.Extent(resume=True), "out": tmp_path / "d",
+        **SWEEP,
     }  # fmt: skip
     first = kerncast.collect(TRITON, **wanted)
     (second,) = first.collected.beside
@@ -240,7 +249,7 @@ def test_a_driver_that_is_killed_continues_from_its_journal(cluster, faults, tmp
     out, journal = tmp_path / "d", tmp_path / "d" / "journal.jsonl"
     kerncast.sweep(TRITON, device="a100", out=tmp_path / "vectors", **SWEEP)
     command = [
-        sys.executable, "-m", "kerncast.cli", "collect", TRITON.id, "--vectors", tmp_path / "vectors", "--backend", FAULTY,
+        sys.executable, "-m", "kerncast.cli", "collect", tmp_path / "vectors", "--backend", FAULTY,
         "--on", "ray", "--address", cluster.address, "--resource", "resumed", "--out", out, "--json", "--chunk-size", "4",
         "--samples", "3", "--warmup", "0s",
     ]  # fmt: skip

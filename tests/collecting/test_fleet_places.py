@@ -6,9 +6,10 @@ import kerncast
 from kerncast.collecting.fleet.places import place_for
 from kerncast.collecting.journal import Journal
 from kerncast.data.journal import NAME, Header
+from kerncast.declared.family_file import family_named
 from kerncast.errors import KerncastError
 
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 A100, H100 = ("a100", '{"triton":"3.1"}'), ("h100", '{"triton":"3.1"}')
 
 
@@ -37,9 +38,8 @@ def test_each_kind_finds_its_dataset_again_and_no_other_one(tmp_path):
         ({"problems": "cubess"}, "cubess"),
         ({"vary": {"dtype": "fp61"}}, "fp61"),
         ({"configs": "sample"}, "sample"),
-        ({"problems": (), "vary": None, "vectors": "nowhere"}, "nowhere"),
         ({"out": "folder"}, "folder is not a kerncast dataset"),
-        ({"devices": "0,1"}, "leave out `devices`"),
+        ({"measuring": kerncast.Measuring(devices="0,1")}, "leave out `devices`"),
     ],
 )
 def test_wrong_arguments_are_refused_before_a_cluster_is_asked_for_anything(tmp_path, monkeypatch, wrong, why):
@@ -49,4 +49,4 @@ def test_wrong_arguments_are_refused_before_a_cluster_is_asked_for_anything(tmp_
     monkeypatch.setattr("kerncast.api.collect.connected", lambda address: pytest.fail("it was asked"))
     right = {"problems": "cubes", "vary": {"dtype": "fp16", "layout": "rcr"}, "out": "d"}
     with pytest.raises(KerncastError, match=why):
-        kerncast.collect(TRITON, on="ray", **{**right, **wrong})
+        kerncast.collect(TRITON, cluster=kerncast.Cluster(on="ray"), **{**right, **wrong})

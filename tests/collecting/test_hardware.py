@@ -6,18 +6,19 @@ import os
 import msgspec
 import pytest
 
-import kerncast as kc
+from kerncast import devices
 from kerncast.collecting import hardware as asking
 from kerncast.collecting.hardware import MOST_CHARACTERS, capture, read_lscpu, read_nvidia_smi, read_rocminfo
 from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset
 from kerncast.data.hardware import contradictions, latest
+from kerncast.declared.family_file import family_named
 from kerncast.device import Device
 from kerncast.progress import Progress
 from kerncast.testing.backends import QUICK
 from kerncast.testing.models import synthetic_rows
 
-TRITON = kc.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 VECTORS = synthetic_rows(problems=1).select("^problem\\..*$", "^config\\..*$").head(3)
 
 NEW_LSCPU = """Architecture:            x86_64
@@ -130,7 +131,7 @@ def test_a_profile_that_the_tools_contradict_is_named(tools, device, gpus, said)
     tools("rocminfo", rocminfo(*gpus))
     captured = capture(device)
     assert "GPU-0123456789abcdef" not in captured.tools[0].text  # a dataset may be published
-    found = contradictions(captured, kc.get_device(device))
+    found = contradictions(captured, devices.get(device))
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
 
@@ -138,7 +139,7 @@ def test_a_profile_that_the_tools_contradict_is_named(tools, device, gpus, said)
 def test_a_cpu_may_be_used_in_part(tools):
     """Fewer CPUs, less cache and a lower clock than the machine has are no contradiction; more are."""
     tools("lscpu", OLD_LSCPU)
-    local = kc.get_device("local")
+    local = devices.get("local")
     numbers = {"num_cus": 2, "max_clock_mhz": 2900, "l3_cache_kb": 3000, "l1_cache_kb": 32, "l2_cache_kb": 256}
     part = Device(local.name, local.title, "cpu", numbers)
     assert contradictions(capture("x"), part) == []

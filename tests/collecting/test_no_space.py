@@ -7,21 +7,22 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-import kerncast
+from kerncast import devices
 from kerncast.collecting.journal import Journal
 from kerncast.collecting.run import Request, collect
 from kerncast.data import Dataset
 from kerncast.data.journal import LOCK, NAME, Header, records_of
+from kerncast.declared.family_file import family_named
 from kerncast.errors import CannotWrite
 from kerncast.testing.backends import QUICK
 
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 POLARS = pl.exceptions.ComputeError("parquet: underlying IO error: No space left on device (os error 28)")
 
 
 def measure(out):
-    configs = TRITON.config.sample(12, 0, TRITON.bindings({"dtype": "fp16"}, kerncast.get_device("a100")))
+    configs = TRITON.config.sample(12, 0, TRITON.bindings({"dtype": "fp16"}, devices.get("a100")))
     problem = {"M": 64, "N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": False}
     frame = configs.rename({name: f"config.{name}" for name in configs.columns})
     frame = frame.with_columns(*(pl.lit(value).alias(f"problem.{name}") for name, value in problem.items()))

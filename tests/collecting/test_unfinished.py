@@ -6,7 +6,7 @@ import pytest
 from tests.support.artefacts import reseal
 
 import kerncast
-from kerncast import cli
+from kerncast import cli, devices
 from kerncast.collecting.collection import Collection
 from kerncast.collecting.compact import compact
 from kerncast.collecting.messages import Ready
@@ -14,10 +14,11 @@ from kerncast.collecting.run import Request, collect, locked
 from kerncast.collecting.stopping import DeviceLost
 from kerncast.data import Dataset
 from kerncast.data.journal import NAME, STATE, header_of
+from kerncast.declared.family_file import family_named
 from kerncast.sweeping import open_sweep, parse_selection
 from kerncast.testing.backends import QUICK
 
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 
 
 def vectors(configs=10, problems=1):
@@ -25,7 +26,7 @@ def vectors(configs=10, problems=1):
     sizes = ",".join(str(64 + number) for number in range(problems))
     axes = {"dtype": ["fp16"], "layout": ["rcr"]}
     chosen = parse_selection(TRITON, f"sample:{configs}")
-    return next(open_sweep(TRITON, kerncast.get_device("a100"), [f"grid:M={sizes};N=64;K=64"], axes, chosen).iter_blocks())
+    return next(open_sweep(TRITON, devices.get("a100"), [f"grid:M={sizes};N=64;K=64"], axes, chosen).iter_blocks())
 
 
 def request(out, **changes):
@@ -63,14 +64,14 @@ def test_what_a_budget_left_is_read_trained_on_merged_and_completed(tmp_path, mo
     code, shown = run(capsys, "inspect", path, "--json")
     assert json.loads(shown.out)["unfinished"] == {"vectors": 60, "measured": measured, "ended": "budget"}
 
-    code, shown = run(capsys, "train", path, "--model", "linear", "--no-folds", "--out", tmp_path / "model")
+    code, shown = run(capsys, "train", path, "--kind", "linear", "--no-folds", "--out", tmp_path / "model")
     assert (code, said in shown.err) == (0, True), shown.err
 
     collect(request(tmp_path / "other"), [vectors(2)])
     merged = kerncast.Dataset.merge([path, tmp_path / "other"], tmp_path / "both")
     assert (merged.rows, merged.unfinished) == (measured + 2, False)
     assert merged.notes[1] == f"{path}: {said}"
-    assert merged.device(kerncast.get_device("local").name).numbers
+    assert merged.device(devices.get("local").name).numbers
 
     summary = collect(request(path, extend=True), [vectors(10, 6)], total=60)
     assert (summary.measured, summary.already_there, summary.without_a_row) == (60 - measured, measured, False)
@@ -98,7 +99,7 @@ def test_rows_that_a_crash_left_in_a_part_and_in_the_journal_count_once(tmp_path
     path = tmp_path / "d"
     measured = ended(path, monkeypatch).measured
     journal = (path / NAME).read_bytes()
-    device = kerncast.get_device("local")
+    device = devices.get("local")
     compact(Dataset.open(path, journal=False), TRITON, Ready({"name": device.name, "title": "", "kind": "cpu"}, {}))
     (path / NAME).write_bytes(journal)
     assert Dataset.open(path).rows == Dataset.open(path).read().height == measured

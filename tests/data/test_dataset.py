@@ -5,13 +5,14 @@ import json
 import polars as pl
 import pytest
 
-import kerncast
+from kerncast import devices
 from kerncast.data import Dataset, dataset, filters, journal, schema
+from kerncast.declared.family_file import family_named
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.op import Config, Problem, key
 
-TRITON = kerncast.get_family("gemm/triton")
-CK = kerncast.get_family("gemm/ck_tile")
+TRITON = family_named("gemm/triton")
+CK = family_named("gemm/ck_tile")
 
 
 def rows(times=(1000.0, 1100.0, 900.0), **columns):
@@ -51,7 +52,7 @@ def test_rows_go_in_and_come_out_conformed(tmp_path):
 
 def test_flags_and_labels_have_the_same_key_vectorised_and_one_by_one(tmp_path):
     """Booleans spell alike in both ways of computing a key."""
-    device = kerncast.get_device("gfx950")
+    device = devices.get("gfx950")
     configs = CK.config.sample(20, 0, CK.bindings({"dtype": "fp8"}, device))
     frame = configs.rename({name: f"config.{name}" for name in configs.columns}).with_columns(
         pl.lit("gfx950").alias("device"), pl.lit("ok").alias("status"), pl.lit(5.0).alias("time_ns"),
@@ -153,7 +154,7 @@ def test_merge_keeps_repeats_and_drops_exact_duplicates(tmp_path):
     assert (merged.rows, dropped) == (6, 3)
     sizes = {"problem.M": [32], "problem.K": [32], "problem.N": [32], "problem.num_cores": [1]}
     matmul = pl.DataFrame({"device": ["wormhole_b0"], **sizes, "status": ["ok"], "time_ns": [7.0]})
-    make(tmp_path / "k", matmul, family=kerncast.get_family("matmul_sharded/single"))
+    make(tmp_path / "k", matmul, family=family_named("matmul_sharded/single"))
     both, _ = dataset.merge([tmp_path / "a", tmp_path / "k"], tmp_path / "m")
     assert [family.id for family in both.families] == ["gemm/triton", "matmul_sharded/single"]
     with pytest.raises(InvalidValue, match="holds several families"):

@@ -129,7 +129,7 @@ def test_a_table_of_a_declared_family_has_the_declaration_in_its_mapping(tmp_pat
 def test_a_table_and_its_mapping_give_the_same_rows(own, tmp_path, to):
     """All columns, exact numbers, any text; the mapping is complete."""
     table, mapping = own.export(tmp_path / f"times.{to}", to=to)
-    again = kerncast.read(table, format=to, mapping=mapping, out=tmp_path / "again", progress=False)
+    again = kerncast.read(table, file_format=to, mapping=mapping, out=tmp_path / "again", progress=False)
     assert rows_of(again).equals(rows_of(own))
     assert not again.notes
     assert not again.skipped.rows
@@ -211,12 +211,12 @@ def test_what_cannot_be_written_is_refused_by_name(own, tmp_path):
 
 
 def test_the_verb_writes_and_says_how_to_read_it_again(drafted, own, tmp_path):
-    """`export-data` with and without `--json`; conditions choose rows."""
+    """`export` of a dataset with and without `--json`; conditions choose rows."""
     run = CliRunner()
-    done = run.invoke(program, ["export-data", str(own.path), "--to", "csv", "--out", str(tmp_path / "t.csv")])
+    done = run.invoke(program, ["export", str(own.path), "--to", "csv", "--out", str(tmp_path / "t.csv")])
     assert done.exit_code == 0, done.output
     assert f"kerncast import csv {tmp_path}/t.csv --mapping {tmp_path}/t.toml" in done.output
-    done = run.invoke(program, ["export-data", str(drafted.path), "--to", "t4", "--where", "status=ok", "--json", "--out",
+    done = run.invoke(program, ["export", str(drafted.path), "--to", "t4", "--where", "status=ok", "--json", "--out",
                              str(tmp_path / "t.json")])  # fmt: skip
     assert list(json.loads(done.output)["files"]) == [str(tmp_path / "t.json")]
     assert len(json.loads((tmp_path / "t.json").read_text())["results"]) == len(CONFIGS) - 2

@@ -144,9 +144,9 @@ def test_ttnn_refuses_what_it_does_not_know_with_the_line(tmp_path, old, new, wh
 
 def test_ttnn_asks_for_the_function_that_the_file_does_not_name(tmp_path):
     """`--set func=exp`, and nothing else."""
-    with pytest.raises(InvalidValue, match="add `set` func=exp"):
+    with pytest.raises(InvalidValue, match="add `constants` func=exp"):
         imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0"))
-    with pytest.raises(InvalidValue, match="`set` colour does not apply"):
+    with pytest.raises(InvalidValue, match="`constants` colour does not apply"):
         imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0", values={"func": "exp", "colour": "red"}))
     with pytest.raises(BadFile, match=r"problem\.func must be one of exp, .*, got 'no_such_function'"):
         imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0", values={"func": "no_such_function"}))

@@ -154,7 +154,7 @@ def test_the_t4_form_holds_the_same_rows(tmp_path):
         for entry in attempts()
     ]
     t4 = json.dumps({"metadata": {"timeunit": "miliseconds"}, "results": results}, indent=1)
-    with pytest.raises(InvalidValue, match="`set` op=NAME"):
+    with pytest.raises(InvalidValue, match="`constants` op=NAME"):
         imported(tmp_path, t4, device="a100")
     same = ["status", "time_ns", "time_ns_mad", "samples", "config.block_size_x", "config.mode"]
     read = imported(tmp_path, t4, "t4", device="a100", values={"op": "blur"}).read().select(same)
@@ -193,7 +193,7 @@ def test_two_drafts_of_a_kernel_are_joined_when_datasets_are_merged(tmp_path):
 
 REFUSED = {
     "an installed op": ({"kernel_name": "gemm"}, {}, "'gemm' is installed here"),
-    "no name": ({"kernel_name": ""}, {}, "`set` op=NAME"),
+    "no name": ({"kernel_name": ""}, {}, "`constants` op=NAME"),
     "no device": ({"device_name": " "}, {}, "add `device` NAME"),
     "no parameters": ({"tune_params_keys": []}, {}, "line 1: the file has no list `tune_params_keys`"),
     "names that are the same": ({"tune_params_keys": ["mode", "mode "]}, {"mode ": 1}, "cannot be told apart"),

@@ -5,11 +5,13 @@ import polars as pl
 import pytest
 
 import kerncast
+from kerncast import devices
 from kerncast.data import Dataset, condensed, quality, schema, stored_rows
 from kerncast.data.drawing import SHARES, columns_of, draw_problems, problem_share
+from kerncast.declared.family_file import family_named
 from kerncast.tables import sample
 
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 COUNT = 6000
 # Shares of the problems M = 0, 1, 2 by the seed 0.
 FIRST_SHARES = [6077, 59177, 5552]
@@ -19,7 +21,7 @@ FIRST_SHARES = [6077, 59177, 5552]
 def dataset(tmp_path_factory):
     """Random rows in several parts: repeats, failures, three devices (one of them unknown), two sources out of order."""
     rng = np.random.default_rng(5)
-    configs = TRITON.config.sample(40, 0, TRITON.bindings({"dtype": "fp16"}, kerncast.get_device("a100")))
+    configs = TRITON.config.sample(40, 0, TRITON.bindings({"dtype": "fp16"}, devices.get("a100")))
     sizes = rng.integers(1, 5, (COUNT, 3)) * 128
     rows = configs.rename(lambda name: f"config.{name}")[rng.integers(0, configs.height, COUNT)].with_columns(
         *(pl.Series(f"problem.{name}", sizes[:, place]) for place, name in enumerate("MNK")),

@@ -4,15 +4,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-import kerncast
 from kerncast.cli.views.disagreements import disagreement_lines
 from kerncast.data import Dataset, quality, schema
 from kerncast.data.label_shift import find_label_shift
+from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue
 from kerncast.testing.models import synthetic_rows
 
-UNARY = kerncast.get_family("eltwise_unary/single")
-TRITON = kerncast.get_family("gemm/triton")
+UNARY = family_named("eltwise_unary/single")
+TRITON = family_named("gemm/triton")
 
 
 def unary_table(shapes=400, repeats=(2, 3, 4), seed=0, noise=0.02):
@@ -64,7 +64,7 @@ def test_clean_tables_raise_no_suspicion():
 
 def test_a_sorted_sweep_raises_no_suspicion():
     """Neighbours are alike there, and a model that knew them would copy their noise."""
-    matmul = kerncast.get_family("matmul_sharded/single")
+    matmul = family_named("matmul_sharded/single")
     for noise in (0.0, 0.02, 0.3):
         rng = np.random.default_rng(1)
         sizes = np.arange(1, 1001)

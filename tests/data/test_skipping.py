@@ -29,7 +29,7 @@ def table(tmp_path):
 
 
 def read(path, out, **options):
-    return kerncast.read(path, format="ttnn-csv", out=out, device="wormhole_b0", **options)
+    return kerncast.read(path, file_format="ttnn-csv", out=out, device="wormhole_b0", **options)
 
 
 ODD = {
@@ -142,7 +142,7 @@ def test_wrong_devices_are_one_kind_and_no_cell_names_a_file(tmp_path):
     (tmp_path / "m.toml").write_text(MAPPING)
     names = [*["h100"] * 3000, *(f"box-{number}" for number in range(2000)), str(profile), "x" * 100_000, "local.toml"]
     (tmp_path / "t.csv").write_text("m,ms,gpu\n" + "".join(f"8,1,{name}\n" for name in names))
-    dataset = kerncast.read(tmp_path / "t.csv", format="csv", mapping=tmp_path / "m.toml", out=tmp_path / "d")
+    dataset = kerncast.read(tmp_path / "t.csv", file_format="csv", mapping=tmp_path / "m.toml", out=tmp_path / "d")
     (kind,) = dataset.skipped.kinds
     assert (dataset.rows, kind.rows) == (3000, 2003)
     assert kind.example.endswith("got 'box-0'; other rows have 'box-1', 'box-2', 'box-3', …")

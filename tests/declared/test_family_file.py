@@ -16,6 +16,7 @@ from kerncast.data.dataset import merge
 from kerncast.declared.declaration import Declaration, declaration_of, declared_family
 from kerncast.declared.family_file import family_named
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.registry import OPS
 
 FAMILY = """
 [op]
@@ -91,7 +92,7 @@ def settings(file):
 
 def test_the_tables_become_an_op_and_a_family(file):
     """Parameters of every kind, derived values, work, rules with and without a sentence, features, the library's config."""
-    family = kerncast.get_family(str(file))
+    family = family_named(str(file))
     assert family is family_named(str(file))
     assert (family.id, family.op.name, family.doc) == ("transpose/blocked", "transpose", "a transpose block by block")
     problem = kerncast_problem(family, rows=100, columns=50)
@@ -118,9 +119,13 @@ def kerncast_problem(family, **values):
 def test_from_one_file_to_a_choice_and_to_c(file, tmp_path):
     """collect → train → select → export; the C that was written agrees with Python, on a machine without the file."""
     data = kerncast.collect(
-        str(file), set=settings(file), problems="grid:rows=16,64,100,256;columns=16,64,128", configs="sample:14",
-        out=tmp_path / "d", progress=False,
-    )  # fmt: skip
+        str(file),
+        measuring=kerncast.Measuring(settings=settings(file)),
+        problems="grid:rows=16,64,100,256;columns=16,64,128",
+        configs="sample:14",
+        out=tmp_path / "d",
+        progress=False,
+    )
     assert data.collected.summary.statuses == {"ok": 12 * 14}
     file.unlink()
     opened = Dataset.open(tmp_path / "d")
@@ -133,12 +138,12 @@ def test_from_one_file_to_a_choice_and_to_c(file, tmp_path):
     assert model.predict({"rows": 128, "columns": 64}, device=opened.device(model.device.name)).time_ns == (
         model.predict({"rows": 128, "columns": 64}).time_ns
     )
-    continued = kerncast.train(opened, out=tmp_path / "m2", warm_start=model, trees=2, progress=False)
+    continued = kerncast.train(opened, out=tmp_path / "m2", base=model, trees=2, progress=False)
     assert continued.estimated == model.estimated
     answer = kerncast.Selector(model).select({"rows": 128, "columns": 64})
     assert answer.ok
     assert answer.config.as_dict() == {"order": "rows", "block_rows": 16, "block_columns": 16, "unroll": 4}
-    kerncast.export(model, tmp_path / "picker", progress=False)
+    kerncast.export(model, out=tmp_path / "picker", progress=False)
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         require("a C compiler")
@@ -177,21 +182,27 @@ time = {{ column = "ns", unit = "ns" }}
     store = kerncast.Store.open(tmp_path / "store")
     store.add(model)
     for where in ({"model": model}, {"store": store}):
-        reply = kerncast.query({"op": "transpose", "device": "a100", **asked}, compile=False, **where)
+        reply = kerncast.predict({"op": "transpose", "device": "a100", **asked}, compiled=False, **where)
         assert (reply["status"], reply["config"]) == ("ok", {**config, "unroll": 4})
-        reply = kerncast.query({"op": "transpose", "device": "a100", **asked, "dtype": "fp16"}, compile=False, **where)
+        reply = kerncast.predict({"op": "transpose", "device": "a100", **asked, "dtype": "fp16"}, compiled=False, **where)
         assert reply["status"] in ("unsupported", "bad_input")
 
 
 def test_a_resume_takes_the_same_family_only(file, tmp_path):
     """The same file continues; another version is refused; both can be joined if only values differ."""
-    asked = {"set": settings(file), "problems": "grid:rows=16;columns=16", "configs": "sample:3", "progress": False}
+    asked = {"problems": "grid:rows=16;columns=16", "configs": "sample:3", "progress": False}
+    asked["measuring"] = kerncast.Measuring(settings=settings(file))
     kerncast.collect(str(file), out=tmp_path / "d", **asked)
-    more = kerncast.collect(str(file), out=tmp_path / "d", resume=True, **{**asked, "problems": "grid:rows=16,32;columns=16"})
+    more = kerncast.collect(
+        str(file),
+        out=tmp_path / "d",
+        extent=kerncast.Extent(resume=True),
+        **{**asked, "problems": "grid:rows=16,32;columns=16"},
+    )
     assert more.rows == 6
     file.write_text(file.read_text().replace("values = [4, 16, 64]", "values = [4, 8, 16, 64]"))
     with pytest.raises(InvalidValue, match="another version of transpose/blocked"):
-        kerncast.collect(str(file), out=tmp_path / "d", resume=True, **asked)
+        kerncast.collect(str(file), out=tmp_path / "d", extent=kerncast.Extent(resume=True), **asked)
     kerncast.collect(str(file), out=tmp_path / "e", **asked)
     both, _ = merge([tmp_path / "d", tmp_path / "e"], tmp_path / "both")
     assert 8 in both.families[0].config.parameters["block_columns"].values
@@ -207,9 +218,13 @@ def test_a_family_and_its_benchmark_may_be_two_files(file, tmp_path):
     family.write_text(FAMILY)
     benchmark.write_text('family = "transpose/blocked"\n' + BENCHMARK)
     data = kerncast.collect(
-        str(family), benchmark=str(benchmark), set=settings(file), problems="grid:rows=16;columns=16", configs="sample:3",
-        out=tmp_path / "d", progress=False,
-    )  # fmt: skip
+        str(family),
+        measuring=kerncast.Measuring(benchmark=str(benchmark), settings=settings(file)),
+        problems="grid:rows=16;columns=16",
+        configs="sample:3",
+        out=tmp_path / "d",
+        progress=False,
+    )
     assert data.rows == 3
     with pytest.raises(BadFile, match=r"family\.toml"):
         kerncast.collect(str(family), problems="grid:rows=16;columns=16", out=tmp_path / "x", progress=False)
@@ -223,7 +238,7 @@ def test_a_family_and_its_benchmark_may_be_two_files(file, tmp_path):
         f'family = {json.dumps(str(family))}\ndevice = "a100"\n[problem]\nrows = "r"\ncolumns = "c"\n[config]\norder = "o"\n'
         'block_rows = "br"\nblock_columns = "bc"\n[time]\ncolumn = "ns"\nunit = "ns"\n'
     )
-    assert kerncast.read(table, format="csv", mapping=mapping, out=tmp_path / "read", progress=False).rows == 2
+    assert kerncast.read(table, file_format="csv", mapping=mapping, out=tmp_path / "read", progress=False).rows == 2
 
 
 def test_own_kernels_of_an_installed_op(tmp_path):
@@ -234,7 +249,7 @@ def test_own_kernels_of_an_installed_op(tmp_path):
         '[family.constraints]\ndivides = "M % tile == 0"\n[family.features]\ntiles = "ceil_div(M, tile) * ceil_div(N, tile)"\n'
     )
     family = family_named(str(path))
-    assert family.op is kerncast.get_op("gemm")
+    assert family.op is OPS.get("gemm")
     assert {"tiles", "log2_MNK", "tile"} <= set(family.feature_program.outputs)
     assert family.config.count(family.bindings({"M": 48, "N": 8, "K": 8, "dtype": "fp16", "layout": "rcr"})) == 1
     path.write_text(path.read_text().replace('"mine"', '"cpu"'))

@@ -26,6 +26,7 @@ from kerncast.evaluating.compare import Verdict
 from kerncast.evaluating.results import Evaluation
 from kerncast.models.answer import Answer
 from kerncast.op import Config, Family, Op, Problem
+from kerncast.selecting.dispatch import Dispatcher
 
 Known: TypeAlias = "Value | Instance | Items | None"
 
@@ -52,7 +53,7 @@ class Items:
 
 
 _CLASSES = (Answer, Config, Evaluation, Family, Op, Problem, Verdict)
-_CLASSES += (kerncast.Dataset, kerncast.Dispatcher, kerncast.Model, kerncast.Selector, kerncast.Store)
+_CLASSES += (kerncast.Dataset, Dispatcher, kerncast.Model, kerncast.Selector, kerncast.Store)
 # What the text of every page means by a first name. `op` and `family` are left out: they are also tables of TOML files.
 ROOTS: Mapping[str, Known] = {
     "kerncast": Value(kerncast),

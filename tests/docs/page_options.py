@@ -33,7 +33,8 @@ def find(words: list[str]) -> tuple[click.Command, list[str]]:
         inner = found.get_command(click.Context(found), words[0])
         if inner is None:
             raise KerncastError(f"there is no verb '{words[0]}'")
-        found, words = inner, words[1:]
+        # A routine is named where a verb could be, and is an argument of the command that runs it.
+        found, words = inner, words[1:] if inner.name == words[0] else ["ROUTINE", *words[1:]]
     return found, words
 
 
@@ -101,6 +102,10 @@ def _read(command: click.Command, words: Iterable[str]) -> tuple[dict[str, list[
     return given, arguments
 
 
+def _names_a_family(word: str) -> bool:
+    return "/" in word and not word.endswith(".toml")
+
+
 def _check_names(command: click.Command, given: dict[str, list[str]], arguments: list[str], whole: bool) -> None:
     """Names of families, ops, formats, devices, kinds of models, benchmarks, problem sets and parameters."""
     known = {name: [item for item in values if not open_word(item)] for name, values in given.items()}
@@ -109,17 +114,21 @@ def _check_names(command: click.Command, given: dict[str, list[str]], arguments:
         everywhere = name == "all" and command.name in ("estimate", "predict")
         if not everywhere and not name.endswith(".toml"):
             devices.get(name)
-    if command.name in ("train", "regenerate"):
-        for name in known.get("--model", []):
+    if command.name == "train":
+        for name in known.get("--kind", []):
             learner_class(name)
     if command.name == "import" and arguments and arguments[0] not in importers():
         raise KerncastError(f"there is no format '{arguments[0]}'")
-    if command.name == "ops" and arguments:
-        OPS.get(arguments[0])
-    if command.name == "devices" and arguments:
-        devices.get(arguments[0])
-    # A family in a file exists only while the page runs.
-    if command.name not in ("collect", "sweep", "families") or not arguments or arguments[0].endswith(".toml"):
+    if command.name == "list":
+        what, arguments = arguments[0], arguments[1:]
+        if what == "op" and arguments:
+            OPS.get(arguments[0])
+        if what == "device" and arguments:
+            devices.get(arguments[0])
+        if what != "family":
+            return
+    # A family in a file exists only while the page runs, and so does a sweep.
+    if command.name not in ("collect", "sweep", "list") or not arguments or not _names_a_family(arguments[0]):
         return
     family = family_named(arguments[0])[0]
     vary = parse_vary(family, known.get("--vary", []))

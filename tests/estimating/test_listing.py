@@ -3,12 +3,12 @@
 import pytest
 from example_configs import DEEPSEEK_V3, LLAMA_8B, MIXTRAL_8X7B, QWEN3_NEXT_80B
 
-import kerncast
 from kerncast.errors import InvalidValue
 from kerncast.estimating.config_file import read_decoder
 from kerncast.estimating.deployment import checked_deployment, checked_workload
 from kerncast.estimating.listing import calls_of
 from kerncast.expr import Program
+from kerncast.registry import OPS
 
 LLAMA_GEMMS = 8_030_261_248 - 128256 * 4096 - 65 * 4096
 
@@ -201,7 +201,7 @@ def test_the_work_agrees_with_the_ops(config, options):
     for call in listed(config, **options):
         if call.op is None:
             continue
-        op = kerncast.get_op(call.op)
+        op = OPS.get(call.op)
         problem = op.problem.check({**op.aliases.get(call.op, {}), **call.problem})
         work = op.work(op.namespace())
         counted = Program({"flops": work.flops, "bytes": work.bytes}).scalar(op.problem.qualified(problem))

@@ -1,5 +1,7 @@
 """`compare`: the rule behind each verdict, on arrays made for it; then two models paired on what neither has seen."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import polars as pl
@@ -18,6 +20,7 @@ from kerncast.training.train import Recipe, train
 COUNT = 200
 GOOD = np.linspace(0.90, 1.0, COUNT)
 EVEN = np.tile([1.0, -1.0], COUNT // 2)
+WIDE = Limits(max_p10=100.0, max_median=100.0)
 
 
 def verdict_of(change, old=GOOD, margin=0.0, limits=None):
@@ -53,20 +56,20 @@ CASES = {
     "one problem down, but within its noise": ("BETTER", one_down(0.15, 0.01), {"margin": 0.08}, "interval"),
     "one problem down by less than its limit": ("BETTER", one_down(0.09, 0.01), {}, "interval"),
     "mean down, but not for certain": (
-        "AMBIGUOUS", np.where(np.arange(COUNT) % 40 == 0, -0.99, 0.012), {"limits": Limits(problem=1.0)}, "mean .* down",
+        "AMBIGUOUS", np.where(np.arange(COUNT) % 40 == 0, -0.99, 0.012), {"limits": Limits(max_problem=100.0)}, "mean .* down",
     ),
     "P10 down, mean up for certain": ("AMBIGUOUS", lowest_down(0.03, 0.02), {}, "p10 efficiency down"),
     "a loss within the limits": ("AMBIGUOUS", -0.002, {}, "a loss, within the limits"),
     "no breach, but an interval that is too wide": (
-        "AMBIGUOUS", 0.09 * EVEN, {"old": np.full(COUNT, 0.9), "limits": Limits(p10=1.0, median=1.0)}, "more problems",
+        "AMBIGUOUS", 0.09 * EVEN, {"old": np.full(COUNT, 0.9), "limits": WIDE}, "more problems",
     ),
     "a wide limit of the mean does not widen what is the same": (
-        "AMBIGUOUS", 0.09 * EVEN, {"old": np.full(COUNT, 0.9), "limits": Limits(mean=0.05, p10=1.0, median=1.0)}, "to decide",
+        "AMBIGUOUS", 0.09 * EVEN, {"old": np.full(COUNT, 0.9), "limits": replace(WIDE, max_mean=5.0)}, "to decide",
     ),
-    "a narrow limit of the mean narrows it": ("AMBIGUOUS", 0.01 * EVEN, {"limits": Limits(mean=0.0005)}, "more problems"),
+    "a narrow limit of the mean narrows it": ("AMBIGUOUS", 0.01 * EVEN, {"limits": Limits(max_mean=0.05)}, "more problems"),
     "the same without that limit": ("SAME", 0.01 * EVEN, {}, "interval"),
-    "limits are adjustable": ("AMBIGUOUS", -0.006, {"limits": Limits(mean=0.02, median=0.02)}, "within the limits"),
-    "one limit of nothing": ("WORSE", one_down(0.001), {"limits": Limits(problem=0.0)}, "1 problem down more than 0%"),
+    "limits are adjustable": ("AMBIGUOUS", -0.006, {"limits": Limits(max_mean=2.0, max_median=2.0)}, "within the limits"),
+    "one limit of nothing": ("WORSE", one_down(0.001), {"limits": Limits(max_problem=0.0)}, "1 problem down more than 0%"),
 }  # fmt: skip
 
 
@@ -98,11 +101,11 @@ def test_the_summary_counts_what_changed():
     assert set(summary["old"]) == set(summary["new"]) == {"mean", "median", "p10", "min"}
 
 
-@pytest.mark.parametrize("value", [-0.01, 1.5, float("nan")])
+@pytest.mark.parametrize("value", [-1.0, 150.0, float("nan")])
 def test_a_limit_that_is_no_share_is_refused(value):
     """A NaN would never be breached."""
     with pytest.raises(InvalidValue, match=r"`max_p10` is a drop of efficiency from 0 to 100 %, got"):
-        Limits(p10=value)
+        Limits(max_p10=value)
 
 
 RECIPE = Recipe("gbdt", {"trees": 15, "library_trees": 4, "leaves": 7, "lr": 0.3}, folds=2, threads=1)

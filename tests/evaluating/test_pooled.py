@@ -74,7 +74,7 @@ def test_both_counts_are_said(home, found, tmp_path):
     assert re.search(rf"problems +{TRIED}, {DISTINCT} distinct on 2 devices\n", inspected)
     assert f"10 of {WORKED} problems that worked" in inspected
     trained = CliRunner().invoke(
-        program, ["train", str(home / "d"), "--model", "roofline", "--pool", "--out", str(tmp_path / "m")]
+        program, ["train", str(home / "d"), "--kind", "roofline", "--pool", "--out", str(tmp_path / "m")]
     )
     assert trained.output.count(SAID) == 3
     assert str(found).count(SAID) == 2

@@ -211,7 +211,7 @@ def test_autoheuristic_loads_the_module_and_asks_it(model, tmp_path, monkeypatch
     from torch._inductor.autoheuristic.autoheuristic_utils import AHContext, AHMetadata, mm_operations
     from torch._inductor.autoheuristic.learned_heuristic_controller import LearnedHeuristicController
 
-    kc.export(model, tmp_path / "_KerncastMM.py", to="autoheuristic", progress=False)
+    kc.export(model, to="autoheuristic", out=tmp_path / "_KerncastMM.py", progress=False)
     monkeypatch.setattr(artifacts, "__path__", [str(tmp_path), *artifacts.__path__])
     monkeypatch.setattr(LearnedHeuristicController, "heuristics_initialized", False)
     monkeypatch.setattr(LearnedHeuristicController, "existing_heuristics", defaultdict(list))
@@ -309,7 +309,7 @@ def test_values_that_a_family_declares_go_before_the_usual_ones():
 def test_options_that_do_not_fit_are_refused(model, tmp_path, options, rule):
     """With the form that they are for."""
     with pytest.raises(InvalidValue, match=rule):
-        kc.export(model, tmp_path / options.pop("out"), progress=False, **options)
+        kc.export(model, out=tmp_path / options.pop("out"), progress=False, **options)
     assert list(tmp_path.iterdir()) == []
 
 

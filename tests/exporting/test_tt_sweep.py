@@ -150,11 +150,9 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path):
 def test_the_command_writes_it_and_says_what_it_left_out(tmp_path, run):
     """`export-data --to tt-sweep`: both folders, a note about invalid vectors; another family is refused by name."""
     dataset_of(tmp_path / "data", failing(rows_of()))
-    code, out, err = run("export-data", tmp_path / "data", "--to", "tt-sweep", "--out", tmp_path / "sweep")
+    code, out, err = run("export", tmp_path / "data", "--to", "tt-sweep", "--out", tmp_path / "sweep")
     assert code == 0, err
     assert "1 invalid vectors were left out" in out
     assert {path.name for path in (tmp_path / "sweep").iterdir()} == {"vectors_export", "results_export_batch"}
-    code, out, err = run(
-        "export-data", tmp_path / "data", "--to", "tt-sweep", "--family", "gemm/cpu", "--out", tmp_path / "other"
-    )
+    code, out, err = run("export", tmp_path / "data", "--to", "tt-sweep", "--family", "gemm/cpu", "--out", tmp_path / "other")
     assert (code, "a format of reshard/single" in err) == (2, True)

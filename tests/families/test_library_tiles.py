@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-import kerncast
+from kerncast import devices
+from kerncast.declared.family_file import family_named
 from kerncast.families.library_tiles import L2_OVER_MEMORY, LAUNCH_NS, REACHED, RIVALS, WAVE_NS
 from kerncast.op import Problem
+from kerncast.registry import OPS
 
 MEMORY_GB_S, PEAK_FLOPS, UNITS = 3350.0, 989.4e12, 132
 
 
 def features(m: int, n: int, k: int) -> dict[str, float]:
     """All features of one bf16 product on an H100."""
-    family, device = kerncast.get_family("gemm/library"), kerncast.get_device("h100")
-    problem = Problem(kerncast.get_op("gemm"), M=m, N=n, K=k, dtype="bf16", layout="rcr")
+    family, device = family_named("gemm/library"), devices.get("h100")
+    problem = Problem(OPS.get("gemm"), M=m, N=n, K=k, dtype="bf16", layout="rcr")
     values = {**family.problem.qualified(problem.as_dict()), "c.kernel_source": 0}
     return dict(family.features_on(device, ["bf16"]).program.scalar(values))
 

@@ -11,10 +11,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-import kerncast
+from kerncast import devices
 from kerncast.data.importers import Options, import_files
 from kerncast.data.importers.mapped import read_table
 from kerncast.data.importers.recognise import head_of
+from kerncast.declared.family_file import family_named
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.evaluating.solutions.formats import read_solutions
 from kerncast.files import foreign
@@ -26,7 +27,7 @@ from kerncast.problems.tables import read_points
 from kerncast.selecting.problem_files import read_problem_file
 
 DOCS = Path(__file__).parents[2] / "docs" / "security.md"
-FAMILY = kerncast.get_family("gemm/triton")
+FAMILY = family_named("gemm/triton")
 ZEROS = bytes(1_000_000)
 
 
@@ -110,7 +111,7 @@ BOMBS = {
     "choices": (lambda path: text(path, "[]" + " " * 100), lambda p: read_solutions(p, FAMILY, ["a100"]), foreign.JSON),
     "a sweep's results": (lambda path: text(path, "[" + " " * 100), imported("tt-sweep"), foreign.JSON),
     "a program's log": (lambda path: text(path, "[" + " " * 100), imported("ck-tile"), foreign.JSON),
-    "a device's profile": (lambda path: text(path, "#" * 100), lambda p: kerncast.get_device(str(p)), foreign.TOML),
+    "a device's profile": (lambda path: text(path, "#" * 100), lambda p: devices.get(str(p)), foreign.TOML),
 }  # fmt: skip
 SUFFIXES = {"parquet": ".parquet", "a dictionary": ".parquet", "csv": ".csv", "a device": ".toml", "gzipped forest": ".gz"}
 

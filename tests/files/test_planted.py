@@ -63,5 +63,5 @@ def test_a_table_whose_name_is_not_text_is_imported(tmp_path):
     table.write_text("m,n,k,dtype,latency_ms,gpu\n1,2,3,fp16,0.1,a100\n")
     mapping = tmp_path / "mapping.toml"
     mapping.write_text(kerncast.Dataset.guess_mapping(table))
-    found = kerncast.read(table, format="csv", mapping=mapping, out=tmp_path / "d")
+    found = kerncast.read(table, file_format="csv", mapping=mapping, out=tmp_path / "d")
     assert [source.name for source in found.contents.sources] == ["t\ufffd.csv"]

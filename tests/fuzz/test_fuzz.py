@@ -80,7 +80,7 @@ def test_importers(name, tmp_path):
         shutil.rmtree(out, ignore_errors=True)
         survives(recognised, data, [source], False)
         if name in ("csv", "parquet"):
-            survives(lambda: Dataset.guess_mapping(source, format=name), data)
+            survives(lambda: Dataset.guess_mapping(source, file_format=name), data)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_manifests_of_datasets(tmp_path):
         for data in manifests(folder / "dataset.json", repeats(40, 5_000)):
             (folder / "dataset.json").write_bytes(data)
             survives(use, data)
-            survives(lambda folder=folder: kerncast.verify(folder, progress=False), data)
+            survives(lambda folder=folder: kerncast.inspect(folder, verify=True, progress=False), data)
 
 
 def test_manifests_of_models(tmp_path):

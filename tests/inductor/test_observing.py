@@ -61,7 +61,7 @@ def run(program, *arguments, **variables):
 
 def whole(path):
     """Whether verify finds neither a fault nor a file that it does not know."""
-    verified = kc.verify(path, progress=False)
+    verified = kc.inspect(path, verify=True, progress=False)
     (checked,), others = verified.artefacts, verified.unknown
     return (checked.faults, checked.notes, others) == ((), (), ())
 

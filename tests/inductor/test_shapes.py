@@ -239,22 +239,22 @@ def test_the_command_line_lists_and_saves_them(tmp_path, run):
     (tmp_path / "neighbour.py").write_text("WIDTH = 8\n")
     file, out = tmp_path / "model.py", tmp_path / "problems.json"
     file.write_text(MODEL)
-    code, shown, _ = run("inductor", "shapes", file, "--no-bias", "--out", out)
+    code, shown, _ = run("torch", "shapes", file, "--no-bias", "--out", out)
     assert code == 0
     assert "1 matrix product, 1 different problem" in shown
     assert f"--problems {out}" in shown
     assert json.loads(out.read_text())[0]["problem"] == {"M": 3, "N": 4, "K": 8, "batch": 1, "dtype": "fp32", "layout": "rcr"}
-    _, shown, _ = run("inductor", "shapes", f"{file}:example", "--backward", "--json")
+    _, shown, _ = run("torch", "shapes", f"{file}:example", "--backward", "--json")
     assert [item["op"] for item in json.loads(shown)["products"]] == ["addmm", "mm"]
     wrong = {":two": "must return (model, inputs)", ":fails": "line 12: fails() failed with RuntimeError: no such checkpoint",
              ":exampl": "did you mean 'example'?", ":a b": "FILE.py:function"}  # fmt: skip
     for name, why in wrong.items():
-        code, _, said = run("inductor", "shapes", f"{file}{name}")
+        code, _, said = run("torch", "shapes", f"{file}{name}")
         assert code == 2
         assert why in said
         assert len(said.splitlines()) == 1
     file.write_text("import torch\n1 / 0\n")
-    assert "line 2: it failed with ZeroDivisionError" in run("inductor", "shapes", file)[2]
+    assert "line 2: it failed with ZeroDivisionError" in run("torch", "shapes", file)[2]
     assert str(tmp_path) not in sys.path
 
 

@@ -24,9 +24,17 @@ def home(tmp_path_factory):
     fixed |= {"problem.dtype": "bf16", "device": "wormhole_b0", "status": "ok"}
     frame = pl.DataFrame(rows).with_columns(pl.lit(value).alias(name) for name, value in fixed.items())
     Dataset.create(folder / "d").append(reshard_single, frame)
-    kerncast.train(folder / "d", out=folder / "mlp", model="mlp", epochs=3, hidden=(6, 5), folds=0, progress=None,
-                   features="in_y,in_strategy,tiles,height_tiles")  # fmt: skip
-    kerncast.export(folder / "mlp", folder / "weights", to="csv", progress=None)
+    kerncast.train(
+        folder / "d",
+        out=folder / "mlp",
+        kind="mlp",
+        epochs=3,
+        hidden=(6, 5),
+        folds=0,
+        progress=None,
+        features="in_y,in_strategy,tiles,height_tiles",
+    )
+    kerncast.export(folder / "mlp", to="csv", out=folder / "weights", progress=None)
     return folder
 
 
@@ -39,7 +47,7 @@ def test_a_network_reads_back_to_the_same_predictions(home, tmp_path):
     rows = first.out_of_fold
     assert again.predict_vectors(rows)["time_ns"].to_list() == first.predict_vectors(rows)["time_ns"].to_list()
     assert not again.evaluated
-    kerncast.export(again, tmp_path / "weights", to="csv", progress=None)
+    kerncast.export(again, to="csv", out=tmp_path / "weights", progress=None)
     for file in (home / "weights").iterdir():
         assert (tmp_path / "weights" / file.name).read_bytes() == file.read_bytes()
     with pytest.raises(InvalidValue, match="does not say how it was trained"):
@@ -99,9 +107,9 @@ def test_damage_is_refused_by_name(home, tmp_path, damage):
 
 def test_weights_go_with_nothing_that_is_about_fitting(home, tmp_path):
     """Nor with another kind; other kinds have no weights to write."""
-    for more in ({"folds": 3}, {"tune": 2}, {"model": "gbdt"}, {"hidden": (3,)}, {"features": "tiles"}):
+    for more in ({"folds": 3}, {"tune": 2}, {"kind": "gbdt"}, {"hidden": (3,)}, {"features": "tiles"}):
         with pytest.raises(InvalidValue, match=r"leave (it|one|out)"):
             kerncast.train(home / "d", out=tmp_path / "x", weights=home / "weights", progress=None, **more)
-    kerncast.train(home / "d", out=tmp_path / "roof", model="roofline", folds=0, progress=None)
+    kerncast.train(home / "d", out=tmp_path / "roof", kind="roofline", folds=0, progress=None)
     with pytest.raises(InvalidValue, match="the lines of a linear model or the weights of an mlp"):
-        kerncast.export(tmp_path / "roof", tmp_path / "w", to="csv", progress=None)
+        kerncast.export(tmp_path / "roof", to="csv", out=tmp_path / "w", progress=None)

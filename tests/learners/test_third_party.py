@@ -118,7 +118,7 @@ class TestRidgeInC(ExporterContract):
 
 def trained(run, folder, kind):
     synthetic_dataset(folder / "d", synthetic_rows(problems=30))
-    code, _, err = run("train", folder / "d", "--model", kind, "--pull", 0.01, "--folds", 2, "--out", folder / "m")
+    code, _, err = run("train", folder / "d", "--kind", kind, "--pull", 0.01, "--folds", 2, "--out", folder / "m")
     assert code == 0, err
     return folder / "m"
 
@@ -191,7 +191,7 @@ def test_a_knob_that_two_learners_read_differently_is_read_by_the_one_asked_for(
     synthetic_dataset(tmp_path / "d", synthetic_rows(problems=6))
     own = {"gbdt": ["--leaves", "7", "--trees", "3"], "plain_ridge": ["--leaves", "many"]}
     for kind, knobs in own.items():
-        code, _, err = run("train", tmp_path / "d", "--model", kind, *knobs, "--folds", 2, "--out", tmp_path / kind)
+        code, _, err = run("train", tmp_path / "d", "--kind", kind, *knobs, "--folds", 2, "--out", tmp_path / kind)
         assert code == 0, err
     assert json.loads((tmp_path / "gbdt" / "model.json").read_text())["options"]["leaves"] == 7
     code, _, err = run("train", tmp_path / "d", "--leaves", "many", "--out", tmp_path / "x")

@@ -90,7 +90,7 @@ def test_a_kernel_runs_only_what_it_is_built_for(made_by_ck):
     for problem, status in (({**PROBLEM, "layout": "crr"}, "no_valid_config"), ({**PROBLEM, "dtype": "bf16"}, "out_of_range")):
         assert selector.select(problem).status == status
     with pytest.raises(InvalidValue, match="not every kernel is there for each of fp16 rcr; fp16 rrr"):
-        kerncast.export(made_by_ck.gemm, "nowhere", configs=[first.replace("_rcr_", "_rrr_"), *others], progress=None)
+        kerncast.export(made_by_ck.gemm, out="nowhere", configs=[first.replace("_rcr_", "_rrr_"), *others], progress=None)
 
 
 def test_own_models_rank_a_pool_and_mark_what_they_were_not_trained_on(made_by_ck, tmp_path, run):
@@ -124,7 +124,7 @@ def test_the_verbs_take_a_model_of_ck(made_by_ck, listed, run):
     chosen = json.loads(run("select", made_by_ck.gemm, *asked, *pool, "--json")[1])
     told = json.loads(run("predict", made_by_ck.gemm, *asked, *pool, "--json")[1])
     one = json.loads(run("predict", made_by_ck.gemm, *asked, "--config", chosen["label"], "--json")[1])
-    found = json.loads(run("search", made_by_ck.gemm, *asked, *pool, "--top-k", 1, "--json")[1])["found"][0]
+    found = json.loads(run("select", "--search", made_by_ck.gemm, *asked, *pool, "--top", 1, "--json")[1])["found"][0]
     assert chosen["time_ns"] == told["time_ns"] == one["time_ns"] == found["time_ns"]
     assert "known" not in found
     other = [text.replace("layout=rcr", "layout=rrr") for text in asked]
@@ -140,7 +140,7 @@ def test_the_verbs_take_a_model_of_ck(made_by_ck, listed, run):
     code, out, _ = run("evaluate", made_by_ck.gemm, made_by_ck.home / "new")
     assert "does not record its training problems, so some of these may be among them" in out
     assert "not seen in training" not in out
-    code, _, err = run("search", made_by_ck.gemm, *asked, *pool, "--strategy", "de")
+    code, _, err = run("select", "--search", made_by_ck.gemm, *asked, *pool, "--strategy", "de")
     assert code == 2
     assert "leave out --strategy de" in err
 
@@ -164,21 +164,21 @@ def test_a_model_of_ck_in_c_chooses_what_python_does(made_by_ck, listed, tmp_pat
     """Splits by category included: the self-test of the export agrees with Python on every golden vector."""
     assert any(line.startswith("num_cat=") and line != "num_cat=0"
                for line in (made_by_ck.gemm / "model_tflops.lgbm").read_text().splitlines())  # fmt: skip
-    kerncast.export(made_by_ck.gemm, tmp_path / "c", configs=f"kernels:{listed}", progress=None)
+    kerncast.export(made_by_ck.gemm, out=tmp_path / "c", configs=f"kernels:{listed}", progress=None)
     built = ["cc", "-O0", "-o", tmp_path / "test", tmp_path / "c" / "selftest.c", tmp_path / "c" / "kerncast.c", "-lm"]
     subprocess.run(built, check=True)
     done = subprocess.run([tmp_path / "test"], capture_output=True, text=True, check=True)
     assert " 0 differences" in done.stdout
-    kerncast.export(made_by_ck.gemm, tmp_path / "m.kcb", to="blob", configs=f"kernels:{listed}", progress=None)
-    assert run("verify", tmp_path / "m.kcb")[0] == 0
-    kerncast.export(made_by_ck.gemm, tmp_path / "t", form="tables", configs=f"kernels:{listed}", progress=None)
+    kerncast.export(made_by_ck.gemm, to="blob", out=tmp_path / "m.kcb", configs=f"kernels:{listed}", progress=None)
+    assert run("inspect", "--verify", tmp_path / "m.kcb")[0] == 0
+    kerncast.export(made_by_ck.gemm, out=tmp_path / "t", form="tables", configs=f"kernels:{listed}", progress=None)
     assert (tmp_path / "t" / "kerncast.c").read_bytes() != (tmp_path / "c" / "kerncast.c").read_bytes()
     with pytest.raises(InvalidValue, match="give the configs with `configs`"):
-        kerncast.export(made_by_ck.gemm, tmp_path / "d", progress=None)
+        kerncast.export(made_by_ck.gemm, out=tmp_path / "d", progress=None)
     shutil.copytree(made_by_ck.gemm, tmp_path / "latency")
     (tmp_path / "latency" / "model_tflops.lgbm").unlink()
     with pytest.raises(InvalidValue, match="predicts milliseconds, which exported C does not compute"):
-        kerncast.export(tmp_path / "latency", tmp_path / "d", configs=f"kernels:{listed}", progress=None)
+        kerncast.export(tmp_path / "latency", out=tmp_path / "d", configs=f"kernels:{listed}", progress=None)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_train_writes_the_layout_of_every_direction(made_by_ck, tmp_path, direct
     """97 columns in CK's order, figures and importances under CK's names; the files alone predict what they were trained on."""
     family = FAMILIES.get(f"grouped_conv_{direction}/ck_tile")
     synthetic_dataset(tmp_path / "d", made_by_ck.conv_rows(24, 0), family)
-    kerncast.train(tmp_path / "d", out=tmp_path / "m", format="ck", folds=2, trees=30, leaves=7, threads=1, progress=None)
+    kerncast.train(tmp_path / "d", out=tmp_path / "m", file_format="ck", folds=2, trees=30, leaves=7, threads=1, progress=None)
     read = ("feature_spec", "cv_metrics_tflops", "feature_importances_tflops")
     spec, metrics, importances = (json.loads((tmp_path / "m" / f"{name}.json").read_text()) for name in read)
     theirs = json.loads((made_by_ck.conv / "feature_spec.json").read_text())

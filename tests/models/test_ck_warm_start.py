@@ -60,11 +60,11 @@ def agreeing(made_by_ck, base, path):
 def test_a_model_of_this_layout_is_continued(made_by_ck, tmp_path):
     """60 and 20 trees, the first 60 those of the base; where the new data say nothing new, it predicts what the base does."""
     home = made_by_ck.home
-    kerncast.train(home / "d", out=tmp_path / "base", format="ck", folds=2, **KNOBS | {"trees": 60})
+    kerncast.train(home / "d", out=tmp_path / "base", file_format="ck", folds=2, **KNOBS | {"trees": 60})
     before = lightgbm.Booster(model_str=forest_text(tmp_path / "base"))
     base = Model.load(files_alone(tmp_path / "base", tmp_path / "base_files"))
     data = agreeing(made_by_ck, base, tmp_path / "agreeing")
-    kerncast.train(data, out=tmp_path / "m", format="ck", warm_start=tmp_path / "base", **KNOBS)
+    kerncast.train(data, out=tmp_path / "m", file_format="ck", base=tmp_path / "base", **KNOBS)
     told = json.loads((tmp_path / "m" / "train_manifest.json").read_text())
     after = lightgbm.Booster(model_str=forest_text(tmp_path / "m"))
     assert told["warm_start_from"] == str(tmp_path / "base")
@@ -77,7 +77,7 @@ def test_a_model_of_this_layout_is_continued(made_by_ck, tmp_path):
     np.testing.assert_array_equal(after.predict(inputs, num_iteration=before.num_trees()), before.predict(inputs))
     np.testing.assert_allclose(continued.predict_vectors(frame)["time_ns"], base.predict_vectors(frame)["time_ns"], rtol=1e-3)
     # A forest grown from nothing on the same data knows nothing of these problems.
-    kerncast.train(data, out=tmp_path / "alone", format="ck", folds=2, **KNOBS)
+    kerncast.train(data, out=tmp_path / "alone", file_format="ck", folds=2, **KNOBS)
     alone = Model.load(files_alone(tmp_path / "alone", tmp_path / "alone_files")).predict_vectors(frame)["time_ns"]
     assert (alone / base.predict_vectors(frame)["time_ns"] - 1).abs().median() > 0.3
 
@@ -93,7 +93,7 @@ def test_a_model_that_cks_own_tools_made_is_continued(made_by_ck, tmp_path, pack
             (base / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
             file.unlink()
     data = agreeing(made_by_ck, Model.load(base), tmp_path / "agreeing")
-    model = kerncast.train(data, out=tmp_path / "m", format="ck", warm_start=base, trees=20, threads=1, progress=None)
+    model = kerncast.train(data, out=tmp_path / "m", file_format="ck", base=base, trees=20, threads=1, progress=None)
     told, spec = (json.loads((tmp_path / "m" / name).read_text()) for name in ("train_manifest.json", "feature_spec.json"))
     theirs = json.loads((base / "feature_spec.json").read_text())
     same = ("feature_names", "categorical_features", "dtype", "arch", "op_type", "targets", "log_targets")
@@ -139,7 +139,7 @@ def test_a_base_without_ck_files_or_of_another_schema_is_refused(made_by_ck, tmp
         (tmp_path / "bf16", made_by_ck.gemm, {}, "is 'fp16', the data's is 'bf16'"),
     ]:
         with pytest.raises(InvalidValue, match=why) as caught:
-            kerncast.train(data, out=tmp_path / "m", format="ck", warm_start=base, **{**KNOBS, **more})
+            kerncast.train(data, out=tmp_path / "m", file_format="ck", base=base, **{**KNOBS, **more})
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "m").exists()
 
@@ -159,7 +159,7 @@ def test_a_damaged_spec_of_the_base_is_refused(made_by_ck, tmp_path, change, why
     spec = json.loads((tmp_path / "base" / "feature_spec.json").read_text())
     (tmp_path / "base" / "feature_spec.json").write_text(json.dumps(spec | change))
     with pytest.raises(BadFile, match=why):
-        kerncast.train(made_by_ck.home / "new", out=tmp_path / "m", format="ck", warm_start=tmp_path / "base", **KNOBS)
+        kerncast.train(made_by_ck.home / "new", out=tmp_path / "m", file_format="ck", base=tmp_path / "base", **KNOBS)
 
 
 def test_a_forest_whose_objective_has_a_link_is_refused(made_by_ck, tmp_path):

@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 import kerncast
+from kerncast import devices
 from kerncast.data import schema
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
@@ -142,7 +143,7 @@ def test_a_device_that_was_not_measured_gets_a_time_without_an_interval(model, c
     for answer in (other, model.predict(SHAPE, device="h100")):
         assert (answer.lower_ns, answer.upper_ns, answer.efficiency) == (None, None, None)
         assert answer.config is not None
-    assert other == model.predict(SHAPE, config, device=kerncast.get_device("h100"))
+    assert other == model.predict(SHAPE, config, device=devices.get("h100"))
     frame = model.predict(pl.DataFrame([SHAPE, FAR]), config, device="h100")
     assert frame["time_ns"].to_list() == [other.time_ns, None]
     assert frame["status"].to_list() == ["out_of_range"] * 2
@@ -150,7 +151,7 @@ def test_a_device_that_was_not_measured_gets_a_time_without_an_interval(model, c
 
 
 def test_a_device_without_the_numbers_that_the_model_reads_is_refused_by_name(model, config):
-    a100 = kerncast.get_device("a100")
+    a100 = devices.get("a100")
     numbers = {name: value for name, value in a100.numbers.items() if name != "num_cus"}
     bare = Device("mystery", "A device", "gpu", numbers, a100.peak_tflops)
     with pytest.raises(InvalidValue, match="trained on a100 and cannot predict for mystery, whose profile lacks num_cus"):

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import kerncast
+from kerncast import devices
+from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue
 from kerncast.op import Problem
 from kerncast.ops.attention_context import attention_context
+from kerncast.registry import OPS
 
 ATTENTION = {"heads": 8, "kv_heads": 2, "head_dim": 64, "dtype": "bf16", "kv_dtype": "fp8"}
 MOE = {"tokens": 64, "hidden": 1024, "inter": 512, "top_k": 4, "experts": 32, "dtype": "w4a16_mxfp4"}
@@ -18,17 +20,17 @@ MOE = {"tokens": 64, "hidden": 1024, "inter": 512, "top_k": 4, "experts": 32, "d
 
 def work(op: str, **values: Any) -> tuple[float, float]:
     """FLOPs and bytes of a problem."""
-    family = kerncast.get_family(f"{op}/library")
+    family = family_named(f"{op}/library")
     found = family.work_program.scalar(family.problem.qualified(Problem(family, values).as_dict()))
     return found["flops"], found["bytes"]
 
 
 def features(op: str, device: str = "h100", **values: Any) -> dict[str, float]:
     """All features of a problem on a device."""
-    family = kerncast.get_family(f"{op}/library")
+    family = family_named(f"{op}/library")
     problem = Problem(family, values)
     known = {**family.problem.qualified(problem.as_dict()), "c.kernel_source": 0}
-    return dict(family.features_on(kerncast.get_device(device), [str(problem.dtype)]).program.scalar(known))
+    return dict(family.features_on(devices.get(device), [str(problem.dtype)]).program.scalar(known))
 
 
 @pytest.mark.parametrize("window", [0, 1, 5, 16, 1000])
@@ -85,18 +87,18 @@ def test_work_of_experts_by_hand():
     assert work("moe", **{**MOE, "tokens": 1})[1] == 4 * expert * (0.5 + 1 / 32) + 1024 * 4
     assert work("moe", **MOE, tp=2, ep=4)[0] == flops / 8
     with pytest.raises(InvalidValue, match="experts must be a multiple of ep"):
-        Problem(kerncast.get_op("moe"), MOE, ep=3)
+        Problem(OPS.get("moe"), MOE, ep=3)
 
 
 def test_a_message_takes_the_time_of_its_links():
     """Ring bytes over the link's bandwidth; a device without that number has no roofline, and the feature says why."""
-    family = kerncast.get_family("collective/library")
+    family = family_named("collective/library")
     asked = {"elements": 2**20, "gpus": 8, "dtype": "fp16"}
     sent = {"all_reduce": 2 * 7 / 8, "all_gather": 7 / 8, "reduce_scatter": 7 / 8, "all_to_all": 7 / 8}
     for kind, share in sent.items():
         assert features("collective", kind=kind, **asked)["roofline_ns"] == pytest.approx(share * 2**21 / 450)
-        assert kerncast.get_op(kind) is family.op
-    left_out = family.features_on(kerncast.get_device("gfx942"), ["fp16"]).left_out
+        assert OPS.get(kind) is family.op
+    left_out = family.features_on(devices.get("gfx942"), ["fp16"]).left_out
     assert left_out["roofline_ns"] == ("hw.link_bandwidth_gb_s",)
 
 
@@ -126,7 +128,7 @@ def routed(alpha: float, tokens: int, top_k: int, experts: int, ep: int) -> tupl
 @pytest.mark.parametrize("imbalance", [101, 120])
 def test_routing_by_a_power_law_is_as_a_simulation_draws_it(tokens, ep, imbalance):
     """From formulas, experts hit are within 15 % of the mean of 400 drawings; so is the busiest load, unless tokens are few."""
-    problem = Problem(kerncast.get_op("moe"), {**MOE, "experts": 128, "top_k": 8}, tokens=tokens, ep=ep, imbalance=imbalance)
+    problem = Problem(OPS.get("moe"), {**MOE, "experts": 128, "top_k": 8}, tokens=tokens, ep=ep, imbalance=imbalance)
     hit, load = routed(imbalance / 100, tokens, 8, 128, ep)
     assert problem.experts_hit == pytest.approx(hit, rel=0.15)
     assert problem.busiest_slots == pytest.approx(load, rel=0.4 if tokens < 16 else 0.15)
@@ -171,5 +173,5 @@ def test_a_long_prompt_with_few_heads_is_a_chain_of_chunks():
 
 def test_kernels_that_convolve_as_well_are_no_answer():
     """They are measured under their own name, and a model never chooses them for linear attention alone."""
-    others = kerncast.get_family("linear_attention/library").other_work["kernel_source"]
+    others = family_named("linear_attention/library").other_work["kernel_source"]
     assert set(others) == {"fused_kda_decode", "kda_fused_decode", "fused_kda_decode_mtp_dspark"}

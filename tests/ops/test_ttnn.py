@@ -157,8 +157,8 @@ def test_every_function_is_an_alias_that_listings_find(run):
     assert labels[:16] == "exp relu gelu sqrt sigmoid tanh log sin cos abs neg square rsqrt reciprocal silu erf".split()
     assert (labels[16], labels[41], labels[72], len(labels)) == ("acos", "i0", "trunc", 73)
     assert OPS.get("gelu") is OPS.get("ttnn.gelu") is op
-    assert run("ops", "exp")[1].startswith("eltwise_unary")
-    assert "[ttnn.]exp (func=exp), [ttnn.]relu" in run("ops", "ttnn.exp")[1]
+    assert run("list", "op", "exp")[1].startswith("eltwise_unary")
+    assert "[ttnn.]exp (func=exp), [ttnn.]relu" in run("list", "op", "ttnn.exp")[1]
 
 
 @pytest.mark.parametrize(

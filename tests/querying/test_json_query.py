@@ -299,21 +299,21 @@ def test_the_verb_reads_text_files_and_stdin_and_says_by_its_exit_code_whether_a
     monkeypatch.setenv("KERNCAST_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("KERNCAST_SHIPPED", "")
     text = json.dumps(EXP)
-    code, out, _ = run("query", text, "--no-compile")
+    code, out, _ = run("predict", text, "--no-compile")
     assert (code, json.loads(out)["status"]) == (1, "no_model")
     Store.open().add(exp.path)
-    code, out, _ = run("query", text, "--no-compile")
+    code, out, _ = run("predict", text, "--no-compile")
     assert (code, json.loads(out)["status"]) == (0, "ok")
     assert len(out.splitlines()) == 1
     (tmp_path / "requests.json").write_text(json.dumps([EXP, {**EXP, "op": "relu"}]))
-    code, out, _ = run("query", tmp_path / "requests.json", "--model", exp.path, "--no-compile", "--json")
+    code, out, _ = run("predict", tmp_path / "requests.json", "--model", exp.path, "--no-compile", "--json")
     assert (code, [reply["status"] for reply in json.loads(out)]) == (1, ["ok", "unsupported"])
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    assert run("query", "-", "--no-compile")[0] == 0
-    assert run("query", '{"op":"\udcff"}', "--no-compile")[0] == 1  # as a shell hands over a byte that is not UTF-8
-    code, _, err = run("query", "nowhere.json")
+    assert run("predict", "-", "--no-compile")[0] == 0
+    assert run("predict", '{"op":"\udcff"}', "--no-compile")[0] == 1  # as a shell hands over a byte that is not UTF-8
+    code, _, err = run("predict", "nowhere.json")
     assert (code, "neither JSON nor a readable file" in err) == (2, True)
-    assert run("query", text, "--model", exp.path, "--store", tmp_path)[0] == 2
+    assert run("predict", text, "--model", exp.path, "--store", tmp_path)[0] == 2
 
 
 def test_predict_of_an_op_asks_the_store(exp, tmp_path, run, monkeypatch):

@@ -192,8 +192,8 @@ def test_a_model_of_several_devices_answers_for_the_one_that_a_request_names(tmp
     problem = {"tokens": 1024, "heads": 32, "stage": "pre", "dtype": "bf16"}
     for where in ({"model": model, "compile": False}, {"store": store}):
         for device in ("h100", "b200"):
-            reply = kerncast.query({"op": "mla_bmm", "device": device, **problem}, progress=False, **where)
+            reply = kerncast.predict({"op": "mla_bmm", "device": device, **problem}, progress=False, **where)
             assert reply["time_ns"] == model.predict(problem, device=device).time_ns
-        reply = kerncast.query({"op": "mla_bmm", **problem}, progress=False, **where)
+        reply = kerncast.predict({"op": "mla_bmm", **problem}, progress=False, **where)
         assert reply["status"] == "no_model"
         assert "h100" in reply["message"]

@@ -2,14 +2,19 @@
 
 import json
 import shutil
+from functools import partial
 
 import pytest
 
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.model import Model
-from kerncast.regenerating import load, plan, regenerate
+from kerncast.regenerating import load, plan
+from kerncast.regenerating import regenerate as run_once
 from kerncast.regenerating import state as states
 from kerncast.store.store import Store
+
+# A new model takes the place of the old one.
+regenerate = partial(run_once, replace=True)
 
 HEADER = "m,k,n,mat1_dtype,mat1_stride_0,mat1_stride_1,mat2_stride_0,mat2_stride_1,choice,feedback"
 QUICK = ("train.model=linear", "train.folds=2")
@@ -66,7 +71,7 @@ def test_a_killed_import_is_read_again(tmp_path):
 def test_what_cannot_be_imported_is_refused_at_once(tmp_path):
     """No file named, a missing one, an unknown format or device, neither or both of sweep and import."""
     store = Store.open(tmp_path / "store")
-    with pytest.raises(InvalidValue, match=r"reads files that you have \(a100_mm.zip, .*`set` import.files=FILE"):
+    with pytest.raises(InvalidValue, match=r"reads files that you have \(a100_mm.zip, .*`changes` import.files=FILE"):
         plan(load("a100-mm"), store)
     with pytest.raises(NotFound, match=r"there is no .*nope.zip, which import.files names"):
         plan(load("a100-mm", ["import.files=nope.zip"]), store)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +13,8 @@ from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.progress import Progress
-from kerncast.regenerating import load, plan, regenerate, shipped
+from kerncast.regenerating import load, plan, shipped
+from kerncast.regenerating import regenerate as run_once
 from kerncast.regenerating import state as states
 from kerncast.regenerating.comparing import OutOfFold
 from kerncast.regenerating.routine import USUAL_STEPS as STEPS
@@ -22,6 +24,9 @@ from kerncast.testing.backends import Analytic
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe as Recipe
 from kerncast.training.train import train
+
+# A new model takes the place of the old one.
+regenerate = partial(run_once, replace=True)
 
 TINY = tiny_routine(problems=24, configs=16, trees=12, leaves=7)
 
@@ -168,17 +173,17 @@ def test_a_routine_without_replace_leaves_the_store_alone(routine, tmp_path, run
 def test_a_worse_model_stays_out_of_the_store(routine, tmp_path, run):
     """Exit code 1, the store as it was, and the way to overrule it."""
     store = tmp_path / "store"
-    assert run("regenerate", routine, "--store", store, "--out", tmp_path / "good")[0] == 0
+    assert run("regenerate", routine, "--store", store, "--out", tmp_path / "good", "--replace")[0] == 0
     (before,) = Store.open(store).entries()
     poor = ["--set", *POOR]
-    code, out, _ = run("regenerate", routine, "--store", store, "--out", tmp_path / "poor", *poor)
+    code, out, _ = run("regenerate", routine, "--store", store, "--out", tmp_path / "poor", "--replace", *poor)
     assert code == 1
     assert "WORSE" in out
     assert f"kerncast models add {tmp_path / 'poor' / 'gemm-triton' / 'model'} --replace" in out
     assert Store.open(store).entries() == [before]
     # The old one cannot be read any more: anything that can is better.
     (before.path / "candidates.parquet").unlink()
-    code, out, _ = run("regenerate", routine, "--store", store, "--out", tmp_path / "again", *poor, "--json")
+    code, out, _ = run("regenerate", routine, "--store", store, "--out", tmp_path / "again", "--replace", *poor, "--json")
     (family,) = json.loads(out)["families"]
     assert json.loads(out)["path"] == str(tmp_path / "again")
     assert (code, family["verdict"], family["replaced"]) == (0, "OLD UNREADABLE", True)
@@ -320,7 +325,7 @@ def test_predictions_are_out_of_fold_where_the_problem_was_seen(tmp_path):
         (("folds = 2", 'target = "zz"'), BadFile, "train.target is one of relative, latency, tflops, bandwidth, got 'zz'"),
         (("folds = 2", "seed = 9_999_999_999"), BadFile, "'train.seed' must be"),
         (("threads = 1", "threads = 1_000_000"), BadFile, "'train.threads' must be"),
-        (("folds = 2", "folds = 25"), InvalidValue, r"make 24 groups \(M, N, K, batch\).*`set` train.folds=24"),
+        (("folds = 2", "folds = 25"), InvalidValue, r"make 24 groups \(M, N, K, batch\).*`changes` train.folds=24"),
         (
             ("[sweep]", 'steps = ["train", "collect"]\n[sweep]'),
             BadFile,
@@ -393,9 +398,23 @@ def test_changes_are_written_as_in_the_file(routine):
     assert (found.sweep.max_problems, found.compare.strict, found.train.model) == (5, True, "linear")
     assert found.sweep.problems == ["llm"]
     for bad in ("sweep", "=3"):
-        with pytest.raises(InvalidValue, match="`set` takes KEY=VALUE"):
+        with pytest.raises(InvalidValue, match="`changes` takes KEY=VALUE"):
             load(routine, [bad])
     with pytest.raises(NotFound, match=r"unknown routine 'gemm-cp': did you mean 'gemm-cpu'\?"):
         load("gemm-cp")
     with pytest.raises(BadFile, match="cannot be read"):
         load(str(Path(routine).with_name("nothing.toml")))
+
+
+def test_a_model_in_the_store_stays_unless_it_may_be_replaced(routine, tmp_path, run):
+    """Without `--replace` the new model waits in the work directory; the same command with it puts it there."""
+    store, work = Store.open(tmp_path / "store"), tmp_path / "work"
+    regenerate(load(routine), store, tmp_path / "first", progress=Watched())
+    (before,) = store.entries()
+    code, out, _ = run("regenerate", routine, "--store", store.path, "--out", work, "--set", "train.seed=1", "--json")
+    (outcome,) = json.loads(out)["families"]
+    assert (code, outcome["replaced"]) == (0 if outcome["waits"] else 1, False)
+    assert store.entries()[0].record.checksum == before.record.checksum
+    if outcome["waits"]:
+        assert run("regenerate", routine, "--store", store.path, "--out", work, "--set", "train.seed=1", "--replace")[0] == 0
+        assert store.entries()[0].record.checksum != before.record.checksum

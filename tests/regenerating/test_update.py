@@ -1,4 +1,4 @@
-"""`kerncast update`: what is learned, what is left out, and which model is there afterwards."""
+"""`kerncast regenerate update`: what is learned, what is left out, and which model is there afterwards."""
 
 import dataclasses
 import json
@@ -63,7 +63,7 @@ def bytes_of(folder):
 def test_a_better_model_takes_the_place_of_the_old_one_and_knows_what_it_has_learned(home, place, run):
     """The old one is kept beside it; the same command again does nothing, and both say so."""
     before = bytes_of(place)
-    code, said, _ = run("update", place, home / "new", "--threads", 1)
+    code, said, _ = run("regenerate", "update", place, home / "new", "--threads", 1, "--replace")
     assert code == 0, said
     assert said.startswith("BETTER: on ")
     assert "problems of the old data SAME" in said or "problems of the old data BETTER" in said
@@ -78,7 +78,7 @@ def test_a_better_model_takes_the_place_of_the_old_one_and_knows_what_it_has_lea
     assert new.out_of_fold.height == base.out_of_fold.height + rows["key"].n_unique()
     assert set(new.out_of_fold["fold"]) == {0, CARRIED}
     assert new.out_of_fold["score"].null_count() == 0
-    code, said, _ = run("update", place, home / "new", "--json")
+    code, said, _ = run("regenerate", "update", place, home / "new", "--replace", "--json")
     again = json.loads(said)
     assert (code, again["verdict"], again["rows"], again["left_out"]) == (0, "NOTHING NEW", 0, {SEEN: rows.height})
 
@@ -86,7 +86,7 @@ def test_a_better_model_takes_the_place_of_the_old_one_and_knows_what_it_has_lea
 def test_a_model_that_gets_worse_stays(home, place, run):
     """Times that contradict its own data: exit code 1, the reason, and not a byte changed."""
     before = bytes_of(place)
-    code, said, _ = run("update", place, home / "wrong", "--threads", 1)
+    code, said, _ = run("regenerate", "update", place, home / "wrong", "--threads", 1, "--replace")
     assert code == 1
     assert said.split(":")[0] in ("WORSE", "AMBIGUOUS")
     assert "problems of the old data" in said
@@ -99,7 +99,7 @@ def test_a_model_that_gets_worse_stays(home, place, run):
 def updated(home):
     """An update with the new model in another place."""
     before = bytes_of(home / "m")
-    found = kc.update(Model.load(home / "m"), Dataset.open(home / "new"), out=home / "next", **QUICK)
+    found = kc.regenerate("update", Model.load(home / "m"), Dataset.open(home / "new"), out=home / "next", **QUICK)
     assert bytes_of(home / "m") == before
     return found
 
@@ -127,13 +127,13 @@ def canned(home, updated, monkeypatch):
 
 def test_a_dry_run_and_another_place_leave_the_model_alone(home, updated):
     """`dry_run` says what would be learned; `out` gets the new model, and is refused if it exists."""
-    planned = kc.update(home / "m", home / "new", dry_run=True, **QUICK)
+    planned = kc.regenerate("update", home / "m", home / "new", dry_run=True, **QUICK)
     assert (planned.verdict, planned.replaced, bool(planned)) == ("PLANNED", False, True)
     assert planned.rows == Dataset.open(home / "new").read().height == updated.rows
     assert (updated.verdict, updated.model, updated.previous) == ("BETTER", str(home / "next"), str(home / "m"))
     assert Model.load(home / "next").seen.height > Model.load(home / "m").seen.height
     with pytest.raises(InvalidValue, match="exists"):
-        kc.update(home / "m", home / "new", out=home / "next", **QUICK)
+        kc.regenerate("update", home / "m", home / "new", out=home / "next", **QUICK)
 
 
 def test_a_model_of_the_store_is_replaced_there(home, canned, tmp_path):
@@ -141,13 +141,13 @@ def test_a_model_of_the_store_is_replaced_there(home, canned, tmp_path):
     canned()
     store = Store.open(tmp_path / "store")
     entry = store.add(home / "m")
-    found = kc.update(entry.id, home / "new", store=store, **QUICK)
+    found = kc.regenerate("update", entry.id, home / "new", store=store, **QUICK, replace=True)
     assert (found.replaced, found.model, found.previous) == (True, entry.id, f"{entry.id}.previous")
     assert store.find("gemm").record.rows > entry.record.rows
     assert store.find("gemm").record.origin == {"updated": "BETTER"}
     assert store.get(found.previous).record.checksum == entry.record.checksum
     with pytest.raises(InvalidValue, match="is a model of a store: update it by its id"):
-        kc.update(store.find("gemm").path, home / "new", store=store, **QUICK)
+        kc.regenerate("update", store.find("gemm").path, home / "new", store=store, **QUICK, replace=True)
 
 
 def test_what_torch_compile_timed_is_scaled_without_asking(home, tmp_path):
@@ -186,22 +186,22 @@ def test_rows_that_the_model_is_not_for_are_counted(home, tmp_path):
     own = measured(2, 9)
     parts = [own.head(10), own.with_columns(device=pl.lit("h100")), own.with_columns(pl.lit("bf16").alias("problem.dtype"))]
     synthetic_dataset(tmp_path / "mixed", pl.concat(parts))
-    found = kc.update(home / "m", tmp_path / "mixed", out=tmp_path / "next", **QUICK)
+    found = kc.regenerate("update", home / "m", tmp_path / "mixed", out=tmp_path / "next", **QUICK)
     assert found.left_out == {OTHER_DEVICE: 20, OTHER_DTYPE: 20}
     assert (found.verdict, found.rows, bool(found)) == ("TOO FEW", 10, False)
     assert "1 new problems have rows that worked, and at least 2 are needed" in str(found)
-    assert kc.update(home / "m", home / "d", **QUICK).verdict == "NOTHING NEW"
+    assert kc.regenerate("update", home / "m", home / "d", **QUICK, replace=True).verdict == "NOTHING NEW"
 
 
 def test_what_cannot_be_updated_is_refused_before_any_work(home, place, tmp_path):
     """A kind that cannot be continued, data of another family, something else where the old model would be kept."""
     flat = train(home / "d", tmp_path / "roofline", Recipe("roofline", folds=2))
     with pytest.raises(InvalidValue, match="a roofline model cannot be continued"):
-        kc.update(flat, home / "new", **QUICK)
+        kc.regenerate("update", flat, home / "new", **QUICK, replace=True)
     place.with_name("m.previous").mkdir()
     (place.with_name("m.previous") / "thesis.txt").write_text("mine")
     with pytest.raises(InvalidValue, match="something else is there"):
-        kc.update(place, home / "new", **QUICK)
+        kc.regenerate("update", place, home / "new", **QUICK, replace=True)
 
 
 def test_a_link_to_a_model_stays_a_link(home, place, canned, tmp_path):
@@ -209,11 +209,11 @@ def test_a_link_to_a_model_stays_a_link(home, place, canned, tmp_path):
     canned()
     link = tmp_path / "current"
     link.symlink_to(place)
-    first = kc.update(link, home / "new", **QUICK)
+    first = kc.regenerate("update", link, home / "new", **QUICK, replace=True)
     assert (link.is_symlink(), place.is_symlink(), first.previous) == (True, False, str(place.with_name("m.previous")))
     shutil.rmtree(place)
     shutil.copytree(home / "m", place)
-    assert kc.update(link, home / "new", **QUICK).replaced
+    assert kc.regenerate("update", link, home / "new", **QUICK, replace=True).replaced
     assert bytes_of(place) == bytes_of(home / "next")
 
 
@@ -240,13 +240,13 @@ def test_a_model_that_changes_meanwhile_is_not_overwritten(home, place, canned, 
 
     canned(directory_changes)
     with pytest.raises(Changed, match="was replaced while it was being updated: run the same command again"):
-        kc.update(place, home / "new", **QUICK)
+        kc.regenerate("update", place, home / "new", **QUICK, replace=True)
     assert bytes_of(place) == bytes_of(home / "next")
     store = Store.open(tmp_path / "store")
     entry = store.add(home / "m")
     canned(lambda: store.add(other, replace=True))
     with pytest.raises(Changed, match="was replaced while it was being updated"):
-        kc.update(entry.id, home / "new", store=store, **QUICK)
+        kc.regenerate("update", entry.id, home / "new", store=store, **QUICK, replace=True)
     assert [item.record.checksum for item in store.entries()] == [other.manifest.checksum]
 
 

@@ -60,7 +60,7 @@ def test_an_answer_has_the_kernels_name_in_python_in_c_in_json_and_in_a_table(ho
     asked = json.dumps({**SHAPE, "tier": "full"})
     assert json.loads(selector.query(asked))["label"] == selector.select(SHAPE, "full").label
     assert [item.label for item in slow.rank(SHAPE, 100)] == [item.label for item in selector.rank(SHAPE, 100)]
-    export(folder / "model", tmp_path / "table.json", to="json", problems=[SHAPE], progress=None)
+    export(folder / "model", to="json", out=tmp_path / "table.json", problems=[SHAPE], progress=None)
     (entry,) = json.loads((tmp_path / "table.json").read_text())["choices"]
     assert entry["label"] == selector.select(SHAPE, "full").label
     selector.override({"deny": [HOSTILE[0]], "pin": [{"problem": {"M": SHAPE["M"]}, "label": HOSTILE[1]}]})
@@ -72,7 +72,7 @@ def test_exported_c_knows_the_names_and_what_the_export_denies_and_pins(home, tm
     """`label(n)` for every candidate, without a warning; a denied kernel is not chosen, and the self-test holds."""
     folder, _ = home
     overrides = {"deny": [HOSTILE[0]], "pin": [{"problem": {"M": SHAPE["M"]}, "label": HOSTILE[1]}]}
-    export(folder / "model", tmp_path / "picker", prefix="picker", overrides=overrides, progress=None)
+    export(folder / "model", out=tmp_path / "picker", prefix="picker", overrides=overrides, progress=None)
     (tmp_path / "picker" / "use.c").write_text(PROGRAM)
     for program in ("use", "selftest"):
         sources = [str(tmp_path / "picker" / name) for name in ("picker.c", f"{program}.c")]

@@ -77,7 +77,7 @@ def until_built(app):
 
 def test_a_question_gets_the_answer_of_the_command_line_before_and_after_its_model_is_compiled(app, store, monkeypatch):
     """From a thread first, from the event loop once compiled code answers, in a list: all say the same."""
-    wanted, threads = kerncast.query(EXP, store=store), []
+    wanted, threads = kerncast.predict(EXP, store=store), []
     assert wanted["status"] == "ok"
     monkeypatch.setattr(
         QueryAnswers, "_reply", lambda *of, own=QueryAnswers._reply: threads.append(threading.current_thread()) or own(*of)
@@ -171,7 +171,7 @@ def test_what_is_wrong_with_one_question_of_a_list_is_answered_in_its_place(app,
     """With the words of the command line, and the others are answered."""
     listed = [EXP, 5, {"op": "nothing"}, {**EXP, "dim2": -1}, {**EXP, "dtype": "fp64"}, EXP]
     (reply,) = asked(app, query(listed))
-    assert reply.json() == kerncast.query(listed, store=store)
+    assert reply.json() == kerncast.predict(listed, store=store)
     assert [item["status"] for item in reply.json()] == ["ok", "bad_input", "unsupported", "bad_input", "bad_input", "ok"]
 
 

@@ -159,5 +159,5 @@ def test_verbs_take_a_model_of_the_store_by_its_id(reshards, store, capsys, monk
     assert (code, BLOCK_WIDTH in out) == (0, True)
     code, _, err = run("models", "find", "reshard", "--store", store.path)
     assert (code, "choose one with --name" in err) == (2, True)
-    code, out, _ = run("query", json.dumps(BLOCK), "--no-compile", "--model", "strategy=block", "--store", store.path)
+    code, out, _ = run("predict", json.dumps(BLOCK), "--no-compile", "--model", "strategy=block", "--store", store.path)
     assert (code, json.loads(out)["status"]) == (0, "ok")

@@ -256,7 +256,7 @@ def test_a_short_name_finds_the_newest_version_and_a_refusal_lists_what_there_is
     request = '{"op": "gemm", "device": "a100", "M": 64, "N": 64, "K": 64, "dtype": "fp16", "layout": "rcr"}'
     kept = {}
     for name in ("vllm", "vllm==0.9.1", "trtllm"):
-        _, out, _ = run("query", request, "--store", store.path, "--software", name, "--no-compile", "--json")
+        _, out, _ = run("predict", request, "--store", store.path, "--software", name, "--no-compile", "--json")
         kept[name] = json.loads(out).get("entry"), json.loads(out).get("warning", "")
     assert kept["vllm"][0] != kept["vllm==0.9.1"][0]
     assert [bool(warning) for _, warning in kept.values()] == [False, False, True]

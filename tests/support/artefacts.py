@@ -86,7 +86,7 @@ def imported_dataset(path: Path) -> None:
     """A dataset with skipped rows and unknown columns."""
     source = path.with_name(f"{path.name}.csv")
     source.write_text(EXP)
-    kerncast.read(source, format="ttnn-csv", set={"func": "exp"}, device="wormhole_b0", out=path, progress=False)
+    kerncast.read(source, file_format="ttnn-csv", constants={"func": "exp"}, device="wormhole_b0", out=path, progress=False)
     source.unlink()
 
 
@@ -134,14 +134,26 @@ def swept(path: Path, form: str) -> None:
     """Vectors on disk."""
     if form == "tt-sweep":
         kerncast.sweep(
-            "reshard/single", problems="published", vary=["in_x=1", "in_y=2", "out_x=2", "out_y=2"], device="wormhole_b0",
-            max_vectors=12, format=form, out=path, progress=False,
-        )  # fmt: skip
+            "reshard/single",
+            problems="published",
+            vary=["in_x=1", "in_y=2", "out_x=2", "out_y=2"],
+            device="wormhole_b0",
+            max_vectors=12,
+            file_format=form,
+            out=path,
+            progress=False,
+        )
         return
     kerncast.sweep(
-        "gemm/triton", problems="grid:M=64,65;N=64;K=64", vary=["dtype=fp16", "layout=rcr"], configs="sample:8",
-        device="a100", format=form, out=path, progress=False,
-    )  # fmt: skip
+        "gemm/triton",
+        problems="grid:M=64,65;N=64;K=64",
+        vary=["dtype=fp16", "layout=rcr"],
+        configs="sample:8",
+        device="a100",
+        file_format=form,
+        out=path,
+        progress=False,
+    )
 
 
 def measured_choices(path: Path) -> None:
@@ -178,8 +190,10 @@ def every_artefact(folder: Path) -> dict[str, Path]:
     make("store", lambda path: store_of_one(path, model))
     for form in ("parquet", "json", "tt-sweep"):
         make(f"vectors {form}", lambda path, form=form: swept(path, form))  # type: ignore[misc]
-    make("exported C", lambda path: kerncast.export(model, path, progress=False))
-    make("table of choices", lambda path: kerncast.export(model, path, to="json", problems=[SHAPE], progress=False), ".json")
+    make("exported C", lambda path: kerncast.export(model, out=path, progress=False))
+    make(
+        "table of choices", lambda path: kerncast.export(model, to="json", out=path, problems=[SHAPE], progress=False), ".json"
+    )
     make("measured choices", measured_choices, ".json")
     judged = kerncast.evaluate(model, folder / "model.data", include_seen=True, tiers=False, progress=False)
     make("predictions", lambda path: write_predictions(path, judged.rows), ".parquet")

@@ -163,7 +163,7 @@ class Battery:
 
     def _start(self, disk: str) -> None:
         command = [
-            sys.executable, "-P", "-m", "kerncast.cli", "collect", FAMILY, "--vectors", str(self.folder / "vectors"),
+            sys.executable, "-P", "-m", "kerncast.cli", "collect", str(self.folder / "vectors"),
             "--backend", FAULTY, *self.where(), "--chunk-size", "16", "--samples", "3",
             "--timeout", f"{TIMEOUT_SECONDS}s", "--memory", "0.25", "--resume", "--out", str(self.out), "--json",
         ]  # fmt: skip

@@ -22,7 +22,7 @@ from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
 PROBLEMS = ["--problems", "lognormal:3;M=16:512;N=16:512;K=16:512", "--vary", "dtype=fp16", "--vary", "layout=rcr"]
 BACKEND = ["--backend", "kerncast.testing.backends:Instant", "--devices", "0", "--samples", "1"]
-TRAINED = ["--model", "gbdt", "--trees", "2", "--leaves", "4", "--folds", "2", "--threads", "1"]
+TRAINED = ["--kind", "gbdt", "--trees", "2", "--leaves", "4", "--folds", "2", "--threads", "1"]
 CACHE = {
     "device_name": "Some GPU", "kernel_name": "blur", "problem_size": [1024, 512], "objective": "time",
     "tune_params_keys": ["block_size_x"], "tune_params": {},

@@ -52,7 +52,7 @@ def subjects(made: Mapping[str, Path], folder: Path) -> list[Subject]:
 
 def _verified(path: Path) -> Any:
     """`verify`: damage that it names raises, as it does for the other uses."""
-    found = kerncast.verify(path, progress=False)
+    found = kerncast.inspect(path, verify=True, progress=False)
     faults = [fault for item in found.artefacts for fault in item.faults]
     if faults:
         raise kerncast.BadFile(faults[0].sentence)
@@ -70,7 +70,7 @@ def _merged(path: Path) -> str:
 def _trained(path: Path) -> Any:
     out = path.with_name(f"{path.name}.trained")
     try:
-        model = kerncast.train(path, out=out, model="roofline", folds=0, progress=False)
+        model = kerncast.train(path, out=out, kind="roofline", folds=0, progress=False)
         return model.manifest.data, model.predict(SHAPE, device=model.device).time_ns
     finally:
         shutil.rmtree(out, ignore_errors=True)
@@ -137,7 +137,7 @@ def _models(made: Mapping[str, Path], folder: Path) -> Iterator[Subject]:
     def exported(path: Path) -> Any:
         out = path.with_name("exported.json")
         try:
-            kerncast.export(path, out, to="json", problems=[SHAPE], progress=False)
+            kerncast.export(path, to="json", out=out, problems=[SHAPE], progress=False)
             return out.read_bytes()
         finally:
             out.unlink(missing_ok=True)

@@ -212,7 +212,7 @@ def test_results_of_the_tt_metal_layout_come_back_to_their_problems(run, tmp_pat
 
 def test_layouts_and_options_refuse_what_they_have_no_words_for(run, tmp_path):
     """tt-metal's layout is for cards and sorted grids; -x and -y are for grids."""
-    with pytest.raises(InvalidValue, match=r"`format=tt-sweep` writes vectors of reshard/single, .*, not of reshard/cpu"):
+    with pytest.raises(InvalidValue, match=r"`file_format=tt-sweep` writes vectors of reshard/single, .*, not of reshard/cpu"):
         write_vectors(small_sweep(reshard_cpu), tmp_path / "v", file_format="tt-sweep")
     shape = {"height_tiles": 4, "width_tiles": 4, "in_x": 1, "in_y": 1, "in_strategy": "block", "out_strategy": "block"}
     problems = pl.DataFrame([{**shape, "out_x": x, "out_y": 1, "dtype": dtype} for dtype in ("bf16", "fp32") for x in (2, 4)])

@@ -174,7 +174,7 @@ def test_the_interval_widens_as_errors_grow_with_the_distance():
 def test_a_few_rows_move_a_model_to_their_device(home, held, tmp_path):
     """The error falls, the interval covers rows that were not given, and the same rows give the same bytes."""
     pooled = kerncast.open(home / "pooled")
-    moved = kerncast.adapt(pooled, home / "few", device=NEW, out=tmp_path / "m", progress=None)
+    moved = kerncast.train(home / "few", base=pooled, device=NEW, out=tmp_path / "m", progress=None)
     before, after = np.abs(errors(pooled, held, device=NEW)).mean(), np.abs(errors(moved, held)).mean()
     told = moved.evaluation["adapted"]
     assert after < before / 2
@@ -185,7 +185,7 @@ def test_a_few_rows_move_a_model_to_their_device(home, held, tmp_path):
     assert inside(moved, held) > 0.82
     assert [record.name for record in moved.manifest.devices] == ["fresh"]
     assert moved.manifest.hull["M"] == pooled.manifest.hull["M"]
-    again = kerncast.adapt(home / "pooled", home / "few", device=NEW, out=tmp_path / "again", progress=None)
+    again = kerncast.train(home / "few", base=home / "pooled", device=NEW, out=tmp_path / "again", progress=None)
     assert again.manifest.checksum == moved.manifest.checksum
     files = {name: (moved.path / name).read_bytes() for name in moved.manifest.files}
     assert files == {name: (again.path / name).read_bytes() for name in again.manifest.files}
@@ -196,7 +196,7 @@ def test_rows_that_agree_with_the_model_do_not_hurt_it(home, tmp_path):
     pooled = kerncast.open(home / "pooled")
     frame, test = rows(SEEN[1], 40, 1.3, 5), rows(SEEN[1], 500, 1.3, 6)
     dataset(tmp_path / "d", (SEEN[1], frame))
-    moved = kerncast.adapt(pooled, tmp_path / "d", out=tmp_path / "m", progress=None)
+    moved = kerncast.train(tmp_path / "d", base=pooled, device=SEEN[1], out=tmp_path / "m", progress=None)
     before, after = np.abs(errors(pooled, test, device="two")).mean(), np.abs(errors(moved, test)).mean()
     assert after < 1.15 * before
 
@@ -206,7 +206,7 @@ def test_rows_of_an_unknown_layout_are_left_out_and_named(home, tmp_path):
     few = rows(NEW, 60, 1.9, 7)
     other = rows(NEW, 20, 9.0, 8).with_columns(pl.lit("rrr").alias("problem.layout"))
     dataset(tmp_path / "both", (NEW, pl.concat([few, other])))
-    moved = kerncast.adapt(home / "pooled", tmp_path / "both", device=NEW, out=tmp_path / "m", progress=None)
+    moved = kerncast.train(tmp_path / "both", base=home / "pooled", device=NEW, out=tmp_path / "m", progress=None)
     (said,) = moved.evaluation["adapted"]["not_used"]
     assert "20 of 80 rows have layout rrr" in said
     assert "trained with rcr only" in said
@@ -226,7 +226,7 @@ def test_a_model_of_the_rows_alone_is_kept_where_it_is_better(home, tmp_path, mo
     frame = rows(NEW, 400, 1.9, 7)
     slow = pl.when(pl.col("problem.N") % 3 == 0).then(250_000.0).otherwise(50_000.0)
     dataset(tmp_path / "odd", (NEW, frame.with_columns(time_ns=slow)))
-    found = kerncast.adapt(home / "pooled", tmp_path / "odd", device=NEW, out=tmp_path / "m", progress=None)
+    found = kerncast.train(tmp_path / "odd", base=home / "pooled", device=NEW, out=tmp_path / "m", progress=None)
     told = found.evaluation["adapted"]
     assert told["kept"] == "alone"
     assert told["alone"] < 0.95 * told["after"]
@@ -240,8 +240,8 @@ def test_a_moved_model_answers_in_c_as_in_python(home, tmp_path):
     """Exported to C it passes its own test of golden answers, which Python made."""
     import subprocess
 
-    moved = kerncast.adapt(home / "pooled", home / "few", device=NEW, out=tmp_path / "m", progress=None)
-    files = kerncast.export(moved, tmp_path / "c", progress=None)
+    moved = kerncast.train(home / "few", base=home / "pooled", device=NEW, out=tmp_path / "m", progress=None)
+    files = kerncast.export(moved, out=tmp_path / "c", progress=None)
     assert any(file.name.endswith(".c") for file in files)
     subprocess.run(["cmake", "-S", tmp_path / "c", "-B", tmp_path / "b"], check=True, capture_output=True)
     subprocess.run(["cmake", "--build", tmp_path / "b"], check=True, capture_output=True)
@@ -252,19 +252,19 @@ def test_rows_of_another_op_device_or_dtype_are_refused_by_name(home, tmp_path):
     """What the model cannot learn from is refused before anything is written."""
     pooled = kerncast.open(home / "pooled")
     with pytest.raises(InvalidValue, match="measured on fresh, not on five"):
-        kerncast.adapt(pooled, home / "few", device=SEEN[4], out=tmp_path / "m", progress=None)
+        kerncast.train(home / "few", base=pooled, device=SEEN[4], out=tmp_path / "m", progress=None)
     wide = Device("fresh", "fresh", "gpu", NEW.numbers, {**NEW.peak_tflops, "fp16": 500})
     dataset(tmp_path / "fp16", (wide, rows(wide, 30, 1.9, 3, ("bf16",)).with_columns(pl.lit("fp16").alias("problem.dtype"))))
     with pytest.raises(InvalidValue, match=r"30 of 30 rows have dtype fp16, of which .* knows nothing"):
-        kerncast.adapt(pooled, tmp_path / "fp16", out=tmp_path / "m", progress=None)
+        kerncast.train(tmp_path / "fp16", base=pooled, out=tmp_path / "m", progress=None)
     with pytest.raises(InvalidValue, match=r"several devices \(five, four, one, three, two\)"):
-        kerncast.adapt(pooled, home / "d", out=tmp_path / "m", progress=None)
+        kerncast.train(home / "d", base=pooled, device=SEEN[4], out=tmp_path / "m", progress=None)
     bare = Device("fresh", "fresh", "gpu", {"memory_bandwidth_gb_s": 2400}, NEW.peak_tflops)
     with pytest.raises(InvalidValue, match=r"whose profile lacks .*num_cus"):
-        kerncast.adapt(pooled, home / "few", device=bare, out=tmp_path / "m", progress=None)
-    roofline = kerncast.train(home / "few", out=tmp_path / "r", model="roofline", folds=2, progress=None)
+        kerncast.train(home / "few", base=pooled, device=bare, out=tmp_path / "m", progress=None)
+    roofline = kerncast.train(home / "few", out=tmp_path / "r", kind="roofline", folds=2, progress=None)
     with pytest.raises(InvalidValue, match="is a roofline model, and only gbdt models"):
-        kerncast.adapt(roofline, home / "few", out=tmp_path / "m", progress=None)
+        kerncast.train(home / "few", base=roofline, device=NEW, out=tmp_path / "m", progress=None)
     assert not (tmp_path / "m").exists()
 
 
@@ -275,13 +275,13 @@ def test_a_moved_model_chooses_kernels_only_where_some_rows_had_them(tmp_path):
     dataset(tmp_path / "d", *parts)
     pooled = kerncast.train(tmp_path / "d", out=tmp_path / "pooled", pool=True, **SMALL)
     dataset(tmp_path / "few", (NEW, rows(NEW, 60, 1.9, 7, dtypes=("bf16",))))
-    moved = kerncast.adapt(pooled, tmp_path / "few", device=NEW, out=tmp_path / "m", progress=None)
+    moved = kerncast.train(tmp_path / "few", base=pooled, device=NEW, out=tmp_path / "m", progress=None)
     for model in (moved, moved.slimmed(tmp_path / "slim")):
         for dtype, kernel in (("bf16", "torch_flow"), ("fp8", "deepgemm")):
             answers = [model.predict({**PROBLEM, "M": size, "dtype": dtype}) for size in (64, 512, 4096)]
             assert {answer.config["kernel_source"] for answer in answers} == {kernel}
     with pytest.raises(InvalidValue, match="learned from these rows already"):
-        kerncast.adapt(moved, tmp_path / "few", device=NEW, out=tmp_path / "again", progress=None)
+        kerncast.train(tmp_path / "few", base=moved, device=NEW, out=tmp_path / "again", progress=None)
 
 
 def test_a_kernel_that_the_device_never_ran_gives_way_to_one_that_it_did(tmp_path):
@@ -295,7 +295,7 @@ def test_a_kernel_that_the_device_never_ran_gives_way_to_one_that_it_did(tmp_pat
     assert pooled.predict(PROBLEM, device="two").config["kernel_source"] == "deepgemm"
     few = rows(NEW, 200, 1.9, 7, dtypes=("bf16",)).filter(pl.col("problem.M") <= 512)
     dataset(tmp_path / "few", (NEW, few))
-    moved = kerncast.adapt(pooled, tmp_path / "few", device=NEW, out=tmp_path / "m", progress=None)
+    moved = kerncast.train(tmp_path / "few", base=pooled, device=NEW, out=tmp_path / "m", progress=None)
     asked = [{**PROBLEM, "M": size, "dtype": dtype} for size in (64, 512, 8192) for dtype in ("bf16", "fp8")]
     assert {moved.predict(problem).config["kernel_source"] for problem in asked} == {"torch_flow"}
     assert moved.predict(asked[0], {"kernel_source": "deepgemm"}).time_ns < moved.predict(asked[0]).time_ns

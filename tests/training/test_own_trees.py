@@ -95,7 +95,7 @@ def test_a_model_that_is_moved_to_another_device_weighs_the_others_trees(trained
     data = Dataset.create(tmp_path / "few")
     measured = rows(UNSEEN, 3.0)
     data.append(gemm_library, measured[:100], machines=[record_of(UNSEEN)])
-    moved = kerncast.adapt(trained[30], tmp_path / "few", device=UNSEEN, out=tmp_path / "moved", progress=None)
+    moved = kerncast.train(tmp_path / "few", base=trained[30], device=UNSEEN, out=tmp_path / "moved", progress=None)
     # Those of all devices, those of each of the three, one for the labels, and two small forests of 100.
     assert 30 + 3 * 20 < len(moved.learner.trees["time"][0]) <= 30 + 3 * 30 + 1 + 200
     asked = measured[100:200].drop("time_ns", "device", "status")

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import kerncast
+from kerncast import devices
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError
 from kerncast.evaluating import evaluate
@@ -256,7 +257,7 @@ def test_pooled_devices_train_one_model(tmp_path):
     model = train(tmp_path / "d", tmp_path / "m", RECIPE, pool=True)
     assert [device.name for device in model.manifest.devices] == ["a100", "h100"]
     frame = rows.filter(pl.col("status") == "ok").select(pl.col("^(problem|config)\\..*$"))
-    slow, fast = (model.predict_vectors(frame, kerncast.get_device(name))["time_ns"].median() for name in ("a100", "h100"))
+    slow, fast = (model.predict_vectors(frame, devices.get(name))["time_ns"].median() for name in ("a100", "h100"))
     assert fast < slow
 
 

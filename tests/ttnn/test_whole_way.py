@@ -113,13 +113,13 @@ def test_an_op_goes_from_a_sweep_through_the_runners_files_to_an_answer(family, 
     )
     assert run("train", "imported", "--trees", "5", "--folds", "2", "--out", "model")[0] == 0
     assert run("models", "add", "model")[0] == 0
-    code, out, err = run("query", json.dumps({"op": name, "device": "n150", **request}))
+    code, out, err = run("predict", json.dumps({"op": name, "device": "n150", **request}))
     assert code == 0, (out, err)
     answer = json.loads(out)
     assert answer["status"] in ("ok", "out_of_range"), answer
     assert answer["time_ns"] > 0
     assert answer["software"] == "0123abc"
-    code, out, err = run("query", "--no-compile", json.dumps({"op": name, "device": "n150", **request}))
+    code, out, err = run("predict", "--no-compile", json.dumps({"op": name, "device": "n150", **request}))
     without = json.loads(out)
     assert {key: value for key, value in without.items() if not key.endswith("_ns")} == {
         key: value for key, value in answer.items() if not key.endswith("_ns")
@@ -168,7 +168,7 @@ int main(int count, char **texts) {
     for place in (0, 1, 2, 4):  # an op that does not exist is refused before a model is asked
         text, answer = texts[place], found[place]
         for how in ([], ["--no-compile"]):
-            assert json.loads(run("query", "--model", "model", *how, text)[1]) == answer
+            assert json.loads(run("predict", "--model", "model", *how, text)[1]) == answer
 
 
 def test_a_hang_that_the_runner_misses_costs_one_vector(metal, run, monkeypatch):

@@ -1,4 +1,4 @@
-"""`kerncast verify`: every kind of artefact is recognised and checked whole, and what is wrong is said file by file."""
+"""`kerncast inspect --verify`: every kind of artefact is recognised and checked whole, and what is wrong is said by file."""
 
 import json
 import os
@@ -35,13 +35,13 @@ def flip(file, at=None):
 
 
 def faults(path):
-    return [fault for item in kerncast.verify(path).artefacts for fault in item.faults]
+    return [fault for item in kerncast.inspect(path, verify=True).artefacts for fault in item.faults]
 
 
 def test_every_kind_is_recognised_and_whole(made):
     """Each is named by its kind, and something of it was checked."""
     for kind, path in made.items():
-        found = kerncast.verify(path)
+        found = kerncast.inspect(path, verify=True)
         (item,) = found.artefacts
         assert kind.startswith(item.kind), (kind, item.kind)
         assert found.whole, found
@@ -51,25 +51,25 @@ def test_every_kind_is_recognised_and_whole(made):
 def test_a_folder_is_searched_and_each_artefact_gets_a_line(made, run, tmp_path):
     """Text and JSON name all of them and what is none; the exit code is 1 as soon as one is damaged, 2 if there is none."""
     folder = made["dataset"].parent
-    code, out, _ = run("verify", folder)
+    code, out, _ = run("inspect", "--verify", folder)
     assert code == 0
     for path in made.values():
         assert f"{path}: " in out
     assert "artefacts, none damaged" in out
-    code, out, _ = run("verify", folder, "--json")
+    code, out, _ = run("inspect", "--verify", folder, "--json")
     told = json.loads(out)
     assert code == 0
     assert {item["path"] for item in told["artefacts"]} >= {str(path) for path in made.values()}
     shutil.copytree(made["vectors json"], tmp_path / "v")
     (tmp_path / "notes.txt").write_text("hello")
     flip(tmp_path / "v" / "part-00000.json")
-    code, out, _ = run("verify", tmp_path)
+    code, out, _ = run("inspect", "--verify", tmp_path)
     assert code == 1
     assert f"{tmp_path / 'v'}: vectors, DAMAGED (manifest)" in out
     assert f"! {tmp_path / 'v' / 'part-00000.json'} differs from its checksum; run the same `kerncast sweep` again" in out
     assert f"kerncast does not know them: {tmp_path / 'notes.txt'}" in out
     for nothing in (tmp_path / "notes.txt", tmp_path / "missing"):
-        code, _, err = run("verify", nothing)
+        code, _, err = run("inspect", "--verify", nothing)
         assert code == 2
         assert "check the path" in err
 
@@ -97,7 +97,7 @@ def test_an_artefact_without_its_manifest_is_still_known(copy, kind, file):
     """By the names of its other files."""
     path = copy(kind)
     (path / file).unlink()
-    (found,) = kerncast.verify(path).artefacts
+    (found,) = kerncast.inspect(path, verify=True).artefacts
     assert (found.kind, found.whole) == (kind, False)
     assert f"has no {file}" in found.faults[0].sentence
 
@@ -142,7 +142,7 @@ def test_a_journal_is_checked_line_by_line_and_a_torn_tail_is_no_damage(copy):
     path = copy("unfinished collection")
     whole = (path / NAME).read_bytes()
     (path / NAME).write_bytes(whole[:-7])
-    found = kerncast.verify(path / NAME)
+    found = kerncast.inspect(path / NAME, verify=True)
     assert found.whole
     assert "was cut off: readers leave it out" in str(found)
     (path / NAME).write_bytes(whole.replace(b'"order":3', b'"order":4'))
@@ -185,7 +185,7 @@ def test_a_store_names_the_entry_or_the_model_that_is_damaged(copy):
     (entry,) = store.rglob("entry.json")
     (model,) = [item for item in entry.parent.iterdir() if item.is_dir()]
     shutil.copytree(model, entry.parent / "model-left")
-    found = kerncast.verify(store)
+    found = kerncast.inspect(store, verify=True)
     assert found.whole
     assert "model-left is a model that no entry names" in str(found)
     flip(model / "predictions.parquet")
@@ -212,6 +212,6 @@ def test_nothing_of_the_artefact_is_run_and_links_are_not_followed(copy, tmp_pat
     (tmp_path / "up").symlink_to(tmp_path)
     (tmp_path / "evil.toml").write_text('name = "x"\nfamily = "gemm/triton"\ndevice = "a100"\nargv = ["touch", "ran"]\n'
                                         '[result]\nformat = "json"\ntime = { at = "t", unit = "ns" }\n')  # fmt: skip
-    found = kerncast.verify(tmp_path)
+    found = kerncast.inspect(tmp_path, verify=True)
     assert {item.kind for item in found.artefacts} == {"model", "exported C", "store", "overrides", "benchmark"}
     assert [item.kind for item in found.artefacts if not item.whole] in ([], ["benchmark"])

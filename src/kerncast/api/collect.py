@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Annotated, Any, Literal, overload
 
 from kerncast import devices as profiles
 from kerncast.api.active import worth_by_model
-from kerncast.api.on_ray import LOCAL, connected, wanted_on_ray
-from kerncast.api.results import Problems, assignments, named_values, place_of, problem_texts, with_preset
+from kerncast.api.on_ray import HERE, Cluster, connected
+from kerncast.api.parameters import MaxFlops
+from kerncast.api.results import Problems, assignments, place_of, problem_texts, with_preset
 from kerncast.api.showing import Wanted, shown
 from kerncast.collecting.active import MOST_CANDIDATES
-from kerncast.collecting.alike import LIMIT
 from kerncast.collecting.estimate import Estimate, estimate
 from kerncast.collecting.plan import (
     Measuring,
@@ -27,7 +27,7 @@ from kerncast.collecting.plan import (
     runner,
     seconds,
 )
-from kerncast.collecting.request import Active, Request, Stop, Summary, never
+from kerncast.collecting.request import Active, Extent, Request, Stop, Summary
 from kerncast.collecting.run import collect as run
 from kerncast.data.dataset import Dataset
 from kerncast.declared.family_file import SUFFIX, family_with_preset
@@ -37,6 +37,10 @@ from kerncast.op import Family
 from kerncast.problems import problem_notes
 from kerncast.progress import Progress
 from kerncast.sweeping import Vectors
+from kerncast.sweeping.files import MANIFEST as VECTORS
+from kerncast.writing.help import Help
+
+MEASURING, EVERYTHING = Measuring(), Extent()
 
 
 @dataclass(frozen=True)
@@ -50,122 +54,112 @@ class Collected:
 
 
 @overload
-def collect(family: Family | str | Source, *, dry_run: Literal[True], **options: Any) -> Estimate: ...
+def collect(family: Family | str | Path | Source, *, dry_run: Literal[True], **options: Any) -> Estimate: ...
 @overload
-def collect(family: Family | str | Source, *, dry_run: Literal[False] = False, **options: Any) -> Dataset: ...
+def collect(family: Family | str | Path | Source, *, dry_run: Literal[False] = False, **options: Any) -> Dataset: ...
 def collect(  # type: ignore[misc]  # the overloads name what decides the result, not all options
-    family: Family | str | Source,
+    family: Annotated[Family | str | Path | Source, Help(metavar="FAMILY|VECTORS", names="families")],
     *,
-    problems: Problems = (),
-    vary: Mapping[str, Any] | Sequence[str] | None = None,
-    max_flops: float | None = None,
-    configs: str | None = None,
-    vectors: str | Path | None = None,
-    backend: str | None = None,
-    benchmark: str | None = None,
-    set: Mapping[str, str] | Sequence[str] | None = None,
-    build_jobs: int = 2,
-    out: str | Path | None = None,
-    devices: str | Sequence[str] | None = None,
-    on: str = LOCAL,
-    address: str | None = None,
-    resource: str | None = None,
-    resume: bool = False,
-    retry_failed: bool | str | Sequence[str] | None = None,
-    budget: str | float | None = None,
-    max_vectors: int | None = None,
-    active: bool = False,
-    samples: int | None = None,
-    warmup: str | float | None = None,
-    timeout: str | float | None = None,
-    chunk_size: int = 64,
-    cache: str | None = None,
-    memory: str | float | None = None,
-    verify: bool = True,
-    reset_command: str | None = None,
-    alike_failures: int = LIMIT,
-    capture_hw: bool = False,
-    seed: int = 0,
-    dry_run: bool = False,
-    stop: Callable[[], bool] = never,
+    problems: Annotated[
+        Problems, Help("As for `kerncast sweep`: small, llm, wide, edge, lognormal:N, grid:…, FILE.", metavar="SPEC")
+    ] = (),
+    vary: Annotated[
+        Mapping[str, Any] | Sequence[str] | None,
+        Help("One more axis: dtype=fp32, layout=all, threads=1,2. May be repeated.", metavar="NAME=VALUES"),
+    ] = None,
+    configs: Annotated[
+        str | None,
+        Help(
+            "all, sample:N (per problem), portfolio:FILE (or a dataset), for CK Tile kernels:FILE (names of kernels) or "
+            "build:DIR (the benchmarks of a build folder), or for gemm/triton what Inductor offers: inductor, "
+            "inductor:exhaustive. [default: all]",
+            metavar="SPEC",
+        ),
+    ] = None,
+    max_flops: MaxFlops = None,
+    seed: Annotated[int, Help(least=0)] = 0,
+    out: Annotated[str | Path | None, Help("The dataset to write or to continue.", metavar="DATASET", required=True)] = None,
+    measuring: Measuring = MEASURING,
+    extent: Extent = EVERYTHING,
+    cluster: Cluster = HERE,
+    dry_run: Annotated[bool, Help("Print vectors, compilations, time (by a short trial) and disk; write nothing.")] = False,
     progress: Wanted = "auto",
 ) -> Dataset | Estimate:
     """Measure the kernels of a family, or the vectors of a sweep, and return the dataset; nothing measured is ever lost.
 
-    If it is killed or interrupted, the same call with the same `out` continues. `dataset.collected` says what this call
-    measured. With `dry_run`, no dataset is written, and the estimate says what it would take. Once `stop()` is true, the
-    collection ends in about a second; what has no row yet is left for the next call.
+    `family` is a family, its name, a sweep, or the folder that a sweep wrote. If a collection is killed or interrupted, the
+    same call with the same `out` continues. `dataset.collected` says what this call measured. With `dry_run`, no dataset is
+    written, and the estimate says what it would take.
 
-    `retry_failed` measures failed rows of `out` again: True for all of them, or the statuses that are meant. If
-    `alike_failures` configs in a row fail in the same way, the cause is not the kernels: the collection stops, and
-    none of them gets a row (0: never).
+    `measuring` says what measures and how: `Measuring(samples=9, cache="cold")`. If `alike_failures` configs in a row fail in
+    the same way, the cause is not the kernels: the collection stops, and none of them gets a row (0: never). `capture_hw` keeps
+    what rocminfo, nvidia-smi and lscpu say in the dataset (`dataset.hardware`), and warns where it contradicts the profile of
+    the device.
 
-    `capture_hw` keeps what rocminfo, nvidia-smi and lscpu say in the dataset (`dataset.hardware`), and warns where it
-    contradicts the profile of the device.
+    `extent` says how much of it this call measures: `Extent(budget="10m", active=True)`. `retry_failed` measures failed rows of
+    `out` again: True for all of them, or the statuses that are meant. Once `stop()` is true, the collection ends in about a
+    second; what has no row yet is left for the next call.
 
-    With `on="ray"`, every device of a Ray cluster measures, this process alone writes, and devices and nodes may come and go
-    (docs/fleet.md). `address` is the cluster's; `resource` counts the devices of a node: `GPU`, or one of your own such as
-    `card`. Devices of another kind than the first go to datasets of their own: `dataset.collected.beside`.
+    With `cluster=Cluster("ray")`, every device of a Ray cluster measures, this process alone writes, and devices and nodes may
+    come and go (docs/fleet.md). `Measuring.resource` counts the devices of a node: `GPU`, or one of your own such as `card`.
+    Devices of another kind than the first go to datasets of their own: `dataset.collected.beside`.
     """
-    far = wanted_on_ray(on, address=address, resource=resource)
-    measuring = Measuring(samples, warmup, timeout, cache, memory, verify, reset_command)
-    given: Path | Source | None = None if vectors is None else Path(vectors)
-    if isinstance(family, Source):
-        if given is not None:
-            raise InvalidValue("a sweep says what to measure: `vectors` cannot be combined with it")
-        given, family = family, family.family
-    found, preset = (family, {}) if isinstance(family, Family) else family_with_preset(family)
-    if benchmark is None and backend is None and isinstance(family, str) and family.endswith(SUFFIX):
-        benchmark = family  # the same file says how its kernels are measured
-    if far and devices is not None:
+    if measuring.resource is not None:
+        cluster.refuse_if_local("resource")
+    named, source, preset = _what(family)
+    if measuring.benchmark is None and measuring.backend is None and isinstance(family, str) and family.endswith(SUFFIX):
+        measuring = replace(measuring, benchmark=family)  # the same file says how its kernels are measured
+    if cluster.is_ray and measuring.devices is not None:
         raise InvalidValue("the cluster says which devices there are: leave out `devices`, or count others with `resource`")
-    runs = runner(
-        found, backend, benchmark, named_values(set, "set"), "0" if devices is None else devices, measuring, elsewhere=far
-    )
+    runs = runner(named, measuring, elsewhere=cluster.is_ray)
     request = Request(
-        family=found,
+        family=named,
         backend=runs.name,
         devices=runs.devices,
         out=place_of(out, "dataset"),
         policy=measuring.policy(runs.benchmark),
-        chunk_size=chunk_size,
-        budget_seconds=None if budget is None else seconds(budget),
-        extend=resume or bool(retry_failed),
+        chunk_size=measuring.chunk_size,
+        budget_seconds=None if extent.budget is None else seconds(extent.budget),
+        extend=extent.resume or bool(extent.retry_failed),
         reset_command=runs.reset_words or measuring.reset_words,
         options=runs.options,
-        build_jobs=build_jobs,
-        alike_failures=alike_failures,
-        capture_hw=capture_hw,
-        retry=retried(retry_failed),
-        memory_bytes=memory_bytes(memory),
-        active=Active(worth_by_model(found, seed), seed, max_vectors) if active else None,
+        build_jobs=measuring.build_jobs,
+        alike_failures=measuring.alike_failures,
+        capture_hw=measuring.capture_hw,
+        retry=retried(extent.retry_failed),
+        memory_bytes=memory_bytes(measuring.memory),
+        active=Active(worth_by_model(named, seed), seed, extent.max_vectors) if extent.active else None,
     )
     specs = problem_texts(problems)
 
     asked: dict[str, Any] = {
-        "vectors": given, "problems": specs,
-        "vary": assignments(vary) if given is not None else with_preset(preset, assignments(vary)),
-        "configs": configs, "max_flops": max_flops, "seed": seed, "max_vectors": None if active else max_vectors,
+        "vectors": source, "problems": specs,
+        "vary": assignments(vary) if source is not None else with_preset(preset, assignments(vary)),
+        "configs": configs, "max_flops": max_flops, "seed": seed,
+        "max_vectors": None if extent.active else extent.max_vectors,
     }  # fmt: skip
 
     def plan(device: Device | None) -> Planned:
-        return planned(found, **asked, device=device, most_candidates=MOST_CANDIDATES if active else None)
+        return planned(named, **asked, device=device, most_candidates=MOST_CANDIDATES if extent.active else None)
 
     def say_notes(wanted: Planned, show: Progress) -> Planned:
         given = [] if isinstance(wanted.source, Vectors) else wanted.source.selection.notes
-        for note in (*problem_notes(found, specs), *given):
+        for note in (*problem_notes(named, specs), *given):
             show.say(note)
         return wanted
 
-    if far:
+    if cluster.is_ray:
         if dry_run:
             raise InvalidValue(
                 "`dry_run` tries vectors on this machine: leave out `on=ray`, run it on a machine with such a device, and "
                 "divide the time by the number of devices"
             )
         _refuse_early(request, asked)
-        with connected(address), shown(progress) as show:
-            return _opened(_on_fleet(request, lambda device: say_notes(plan(device), show), runs, resource, show, stop))
+        with connected(cluster.address), shown(progress) as show:
+            fleet = _on_fleet(
+                request, lambda device: say_notes(plan(device), show), runs, measuring.resource, show, extent.stop
+            )
+            return _opened(fleet)
     kernels = runs.backend()
     wanted = plan(runs.device(kernels))
     with shown(progress) as show:
@@ -174,10 +168,23 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
         return estimate(request, kernels, wanted)
     if runs.benchmark is not None:
         # If the benchmark's version cannot be read, fail here and not after resetting a device.
-        kernels.software(found.id)
+        kernels.software(named.id)
     with shown(progress, what="preparing") as show:
-        summary = run(request, wanted.blocks(), total=wanted.total, progress=show, stop=stop)
+        summary = run(request, wanted.blocks(), total=wanted.total, progress=show, stop=extent.stop)
     return _opened([Collected(summary, wanted.total)])
+
+
+def _what(given: Family | str | Path | Source) -> tuple[Family, Source | None, Mapping[str, Any]]:
+    """The family, the vectors of a sweep if one is given, and what an alias of the op means."""
+    if isinstance(given, Family):
+        return given, None, {}
+    if isinstance(given, Source):
+        return given.family, given, {}
+    if (Path(given) / VECTORS).is_file():
+        vectors = Vectors.open(given)
+        return vectors.family, vectors, {}
+    family, preset = family_with_preset(str(given))
+    return family, None, preset
 
 
 def _refuse_early(request: Request, asked: dict[str, Any]) -> None:

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from kerncast.api.measured import Data, paths_of
+from kerncast.api.measured import paths_of
+from kerncast.api.parameters import Datasets, ModelOf, RowsOf, Where
 from kerncast.api.results import model_of, row_conditions
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.evaluating.compare import Limits, Verdict
+from kerncast.evaluating.compare import LIMITS, Limits, Verdict
 from kerncast.evaluating.compare import compare as run
 from kerncast.evaluating.predictions import write_predictions
 from kerncast.evaluating.saved_comparison import compare_saved
 from kerncast.files.places import check_place
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model
+from kerncast.writing.help import Help
 
 
 def compare(
-    old: Model | str | Path,
-    new: Model | str | Path,
-    data: Data | None = None,
+    old: Annotated[ModelOf, Help(metavar="OLD", names="models")],
+    new: Annotated[ModelOf, Help(metavar="NEW", names="models")],
+    data: Annotated[Datasets | None, Help(metavar="[DATASET...]", names="dataset_folders")] = None,
     *,
-    max_mean: float = 0.5,
-    max_median: float = 0.5,
-    max_p10: float = 2.0,
-    max_problem: float = 10.0,
-    include_seen: bool = False,
-    where: str | Sequence[str] = (),
-    software: str | None = None,
-    tier: Tier | str | None = None,
-    save_predictions: str | Path | None = None,
+    limits: Limits = LIMITS,
+    tier: Annotated[
+        Tier | str | None,
+        Help("Compare what this tier would run (tree, portfolio or full), instead of the models' own scores.", metavar="TIER"),
+    ] = None,
+    include_seen: Annotated[bool, Help("Use problems that a model was trained on too; labelled as such.")] = False,
+    where: Where = (),
+    software: RowsOf = None,
+    save_predictions: Annotated[str | Path | None, Help("Write one row per problem.", metavar="PARQUET")] = None,
 ) -> Verdict:
     """Compare two models on problems that neither has seen: BETTER, SAME, WORSE or AMBIGUOUS, with reasons.
 
-    The limits are the allowed drops of efficiency, in per cent. `tier` (tree, portfolio, full) judges what that tier of
+    `tier` (tree, portfolio, full) judges what that tier of
     each model would run instead of the models' own scores: name the tier that ships. `bool(verdict)` is False for WORSE.
 
     `old` and `new` may also be two tables that `evaluate` wrote with `save_predictions`. These hold the measurements, so
@@ -42,7 +44,6 @@ def compare(
     """
     place = None if save_predictions is None else Path(save_predictions)
     check_place("save_predictions", place)
-    limits = Limits(max_mean / 100, max_median / 100, max_p10 / 100, max_problem / 100)
     saved = [item for item in (old, new) if not isinstance(item, Model) and Path(item).is_file()]
     if saved:
         _refuse_mixed(

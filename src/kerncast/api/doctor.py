@@ -27,7 +27,7 @@ EXTRAS = {
     "pyopencl": ("opencl", "the backend opencl"),
     "ray": ("ray", "work on a cluster: --on ray"),
     "scikit-learn": ("train", "training mlp models, and models of families with a library's kernel"),
-    "torch": ("torch", "training deep models, the backend inductor, kerncast inductor"),
+    "torch": ("torch", "training deep models, the backend inductor, kerncast torch"),
     "triton": ("triton", "the backend triton"),
     "uvicorn": ("serve", "kerncast serve"),
 }

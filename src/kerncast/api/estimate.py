@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from kerncast import devices
+from kerncast.api.parameters import StoreOf
 from kerncast.api.predict import predict
 from kerncast.api.showing import Wanted, shown
 from kerncast.device import Device
@@ -25,6 +26,7 @@ from kerncast.files.places import check_place
 from kerncast.progress import Progress
 from kerncast.querying.prediction import Prediction
 from kerncast.store.store import Store
+from kerncast.writing.help import Help
 
 ALL = "all"
 LAUNCH_US = 5.0
@@ -32,23 +34,49 @@ LARGEST_IMBALANCE = 10.0
 
 
 def estimate(
-    config: str | os.PathLike[str] | Mapping[str, Any],
+    config: Annotated[str | os.PathLike[str] | Mapping[str, Any], Help(metavar="CONFIG", several=False)],
     *,
-    device: str | Path | Device,
-    tp: int = 1,
-    ep: int | None = None,
-    batch: int = 1,
-    context: int,
-    new_tokens: int | None = None,
-    phase: str = "decode",
-    dtype: str | None = None,
-    kv_dtype: str | None = None,
-    imbalance: float = 0.0,
-    software: str | None = None,
-    graphs: bool = True,
-    launch_us: float | None = None,
-    picture: str | Path | None = None,
-    store: Store | str | Path | None = None,
+    device: Annotated[
+        str | Path | Device,
+        Help(
+            "The device of which there are `tp` (or `ep`): a profile, your own profile, or all to compare every GPU.",
+            metavar="NAME|FILE.toml|all",
+            names="devices",
+            required=True,
+        ),
+    ],
+    tp: Annotated[int, Help("GPUs that share each layer (tensor parallelism).", metavar="N")] = 1,
+    ep: Annotated[
+        int | None, Help("GPUs that share the experts; above `tp`, all but the experts is copied. [default: 1]", metavar="N")
+    ] = None,
+    batch: Annotated[int, Help("Sequences, on all GPUs together.", metavar="N")] = 1,
+    context: Annotated[int, Help("Tokens of each sequence.", metavar="N", required=True)],
+    new_tokens: Annotated[
+        int | None,
+        Help(
+            "decode: tokens to generate [default: 1]; prefill: the last ones of the prompt, the rest is cached [default: all].",
+            metavar="N",
+        ),
+    ] = None,
+    phase: Annotated[str, Help("What the step does.", metavar="prefill|decode")] = "decode",
+    dtype: Annotated[
+        str | None, Help("Format of weights: bf16, fp8, fp8_block, nvfp4, int4_wo … [default: the config's]", metavar="NAME")
+    ] = None,
+    kv_dtype: Annotated[
+        str | None, Help("Element type of the cache: bf16, fp8 … [default: the config's]", metavar="NAME")
+    ] = None,
+    imbalance: Annotated[
+        float, Help("Exponent of the power law of the experts' loads: 1.2 is usual; 0: all have the same load.", metavar="X")
+    ] = 0.0,
+    software: Annotated[
+        str | None, Help("The server whose kernels are meant: vllm, vllm==0.24.0, trtllm, sglang.", metavar="NAME")
+    ] = None,
+    graphs: Annotated[bool, Help("The kernels of a step are launched one by one, not at once.")] = True,
+    launch_us: Annotated[
+        float | None, Help("With `graphs=False`: microseconds between two launches. [default: 5.0]", metavar="US")
+    ] = None,
+    picture: Annotated[str | Path | None, Help("Also draw the shares, or the devices.", metavar="FILE.svg")] = None,
+    store: StoreOf = None,
     progress: Wanted = "auto",
 ) -> Estimate | Comparison:
     """Estimate one step of a model: the kernels that it runs on each GPU, and what they add up to.
@@ -178,7 +206,7 @@ def _launch_ns(launch_us: float | None, graphs: bool) -> float | None:
     """The time between launches; None if the step is one graph."""
     if graphs:
         if launch_us is not None:
-            raise InvalidValue("`launch_us` counts only if `graphs` is off: turn it off, or leave `launch_us` out")
+            raise InvalidValue("`launch_us` counts only with `graphs=False`: add that, or leave `launch_us` out")
         return None
     given = LAUNCH_US if launch_us is None else launch_us
     if not _is_number(given) or not 0 < given < 1e6:

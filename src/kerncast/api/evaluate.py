@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from kerncast.api.measured import Data, paths_of
-from kerncast.api.on_ray import LOCAL, spread_over, wanted_on_ray
+from kerncast.api.measured import paths_of
+from kerncast.api.on_ray import HERE, Cluster, spread_over
+from kerncast.api.parameters import Datasets, ModelOf, RowsOf, Where
 from kerncast.api.results import model_of, row_conditions
 from kerncast.api.showing import Wanted, shown
 from kerncast.errors import InvalidValue
@@ -24,30 +24,55 @@ from kerncast.files.places import check_place
 from kerncast.models.model import Model
 from kerncast.progress import Progress
 from kerncast.selecting.selector import Selector
+from kerncast.writing.help import Help
 
 # A report lists at least this many of the worst problems.
 FEWEST_WORST = 20
 
 
 def evaluate(
-    model: Model | str | Path,
-    data: Data,
+    model: ModelOf,
+    data: Datasets,
     *,
-    split: str | None = None,
-    seeds: int = 1,
-    include_seen: bool = False,
-    where: str | Sequence[str] = (),
-    software: str | None = None,
-    report: str | Path | None = None,
-    budget_curve: bool = False,
-    off_grid: bool = False,
-    against: str | Path | None = None,
-    worst: int = 10,
-    save_predictions: str | Path | None = None,
-    threads: int = 0,
-    tiers: bool = True,
-    on: str = LOCAL,
-    address: str | None = None,
+    split: Annotated[
+        str | None,
+        Help(
+            "Refit the model's recipe fold by fold, split by problem, size, config, device, or a split of the op (gemm: nk).",
+            metavar="HOW",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int, Help("Refit `split` with this many seeds, and show how much the figures differ.", metavar="N", least=1)
+    ] = 1,
+    include_seen: Annotated[bool, Help("Score problems the model was trained on too; labelled as such.")] = False,
+    where: Where = (),
+    software: RowsOf = None,
+    report: Annotated[str | Path | None, Help("Write a report (one file, readable offline).", metavar="HTML")] = None,
+    budget_curve: Annotated[bool, Help("Show how much data is needed, by refitting on parts of it; takes a while.")] = False,
+    off_grid: Annotated[
+        bool,
+        Help(
+            "Also refit without each kind of problems (badly aligned, very small or large, lopsided) and score every "
+            "tier there."
+        ),
+    ] = False,
+    against: Annotated[
+        str | Path | None,
+        Help(
+            "Choices of another system to score next to the model: a JSON list of {problem, config}, a max-autotune solution, "
+            "an Inductor lookup table, or a CSV or parquet table.",
+            metavar="SOLUTIONS",
+        ),
+    ] = None,
+    worst: Annotated[
+        int, Help("How many of the worst choices and of the worst predictions to list.", metavar="N", least=0)
+    ] = 10,
+    save_predictions: Annotated[
+        str | Path | None, Help("Write one row per vector; `kerncast compare` takes two such files.", metavar="PARQUET")
+    ] = None,
+    threads: Annotated[int, Help("Threads to refit with. [default: all cores]", least=0)] = 0,
+    tiers: Annotated[bool, Help("Do not score and time the quick tiers of `kerncast select`.")] = True,
+    cluster: Cluster = HERE,
     progress: Wanted = "auto",
 ) -> Evaluation:
     """Score a model against the best measured config of every problem that it has not seen.
@@ -56,10 +81,9 @@ def evaluate(
     fold by fold: problem, size, config, device, or a split that the op names. `seeds` repeats that with other seeds, one line
     of figures each. `off_grid` also refits it without each kind of problems (badly aligned, very small or large, lopsided) and
     scores what every tier chooses there, whatever its status.
-    `report` writes one offline HTML file. With `on="ray"`, the folds of `split`, of all `seeds`, are tasks of the Ray cluster
-    at `address`.
+    `report` writes one offline HTML file. On a Ray `cluster`, the folds of `split`, of all `seeds`, are its tasks.
     """
-    if wanted_on_ray(on, address=address) and split is None:
+    if cluster.is_ray and split is None:
         raise InvalidValue("`on=ray` is for the folds of `split`, and without it nothing is fitted: leave it out")
     if seeds < 1 or (seeds > 1 and split is None):
         raise InvalidValue(
@@ -75,7 +99,7 @@ def evaluate(
     devices = [item.name for item in judged.manifest.devices]
     solutions = None if against is None else read_solutions(Path(against), judged.family, devices)
     paths, kept = paths_of(data, judged.family), row_conditions(where, software)
-    with spread_over(on, address) as spread, shown(progress) as show:
+    with spread_over(cluster) as spread, shown(progress) as show:
         found = run(
             judged, paths, split=split, include_seen=include_seen, where=kept, worst=max(worst, FEWEST_WORST),
             threads=threads, spread=spread, progress=show,

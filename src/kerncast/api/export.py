@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from kerncast.api.results import model_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.compiling.lower import Artefact, lower, refuse_several_devices
 from kerncast.compiling.overrides import Overrides, decide
+from kerncast.data.dataset import MANIFEST, Dataset
+from kerncast.data.exporters import WRITERS
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.exporting.autoheuristic import LISTED, distill_heuristic, refuse_name, write_heuristic
@@ -18,6 +20,7 @@ from kerncast.exporting.json_table import trained_problems, write_table
 from kerncast.exporting.lookup_table import lookup_table, write_lookup_table
 from kerncast.exporting.project import write_project
 from kerncast.files.atomic import build_directory, refuse_existing, write_atomically
+from kerncast.files.places import texts
 from kerncast.learners.linear import Linear
 from kerncast.learners.mlp import Mlp
 from kerncast.learners.mlp_csv import write_network
@@ -31,11 +34,13 @@ from kerncast.selecting.offering import Configs, offering
 from kerncast.selecting.problem_files import read_problem_file
 from kerncast.selecting.selector import Selector
 from kerncast.selecting.tiers.build import TierOptions, plain_tiers, tiers_named
+from kerncast.writing.help import Help
 
 TIERS = ",".join(CHOOSING)
 FORMS = ("c", "blob", "json", "csv", "lookup-table", "autoheuristic")
 # Compiling a model takes as long as ranking about this many problems in Python.
 WORTH_COMPILING = 500
+TABLES, PORTFOLIO = tuple(WRITERS), "portfolio"
 # The forms that each of these options is for.
 ONLY = {
     "prefix": ("c", "blob"),
@@ -47,29 +52,105 @@ ONLY = {
     "overrides": ("c", "blob", "json", "lookup-table"),
     "top_k": ("lookup-table", "autoheuristic"),
     "device_name": ("lookup-table",),
+    "build_list": (PORTFOLIO,),
 }
 
 
 def export(
-    model: Model | str | Path,
-    out: str | Path,
+    source: Annotated[Model | Dataset | str | Path, Help(metavar="MODEL|DATASET", names="models_and_data")],
     *,
-    to: str = "c",
-    tiers: str | Sequence[str] = TIERS,
-    prefix: str = "kerncast",
-    form: str = "code",
-    runtime: str | Path | None = None,
-    problems: str | Path | Sequence[Problem | Mapping[str, Any]] | None = None,
-    loss: float = 0.002,
-    max: int = 64,
-    configs: Configs | None = None,
-    overrides: Overrides | Mapping[str, Any] | str | Path | None = None,
-    top_k: int | None = None,
-    device: Device | str | None = None,
-    device_name: str | None = None,
+    to: Annotated[
+        str | None,
+        Help(
+            "Of a model: C99 with a C++17 header, a file that a C runtime loads, a JSON table of choices, CSV (the lines of a "
+            "linear model; a folder with the weights of an mlp), or files for PyTorch's Inductor. Of a dataset: a table, or a "
+            "file for another tool. Of either: the portfolio, the few configs that are enough. [default: c, csv]",
+            choices=(*FORMS, *TABLES, PORTFOLIO),
+        ),
+    ] = None,
+    out: Annotated[str | Path | None, Help("The path to write; it must not exist.", metavar="DIR|FILE")] = None,
+    tiers: Annotated[
+        str | Sequence[str],
+        Help(
+            "With c, blob: the tiers to include; others are left out. `tree` alone is the smallest.",
+            metavar="TIERS",
+            several=False,
+        ),
+    ] = TIERS,
+    prefix: Annotated[
+        str,
+        Help(
+            "With c, blob: prefix of functions, types and files; each artefact in a program needs its own. CMake: "
+            "kerncast::NAME, find_package(kerncast_NAME).",
+            metavar="NAME",
+        ),
+    ] = "kerncast",
+    form: Annotated[
+        str,
+        Help(
+            "With c: generated code, or packed tables with an interpreter: a quarter of the source.", choices=("code", "tables")
+        ),
+    ] = "code",
+    runtime: Annotated[
+        str | Path | None,
+        Help("With blob: also write the C runtime to this new folder, with CMakeLists.txt and a self-test.", metavar="DIR"),
+    ] = None,
+    problems: Annotated[
+        str | Path | Sequence[Problem | Mapping[str, Any]] | None,
+        Help(
+            "With json, lookup-table: the problems (.json or .parquet). [default: the training problems]",
+            metavar="FILE",
+            several=False,
+        ),
+    ] = None,
+    loss: Annotated[
+        float, Help("Allowed loss of the portfolio's best config, on average over held-out problems, as a share.", above=0)
+    ] = 0.002,
+    max_configs: Annotated[int, Help("Maximum configs in the portfolio.", metavar="N", least=1)] = 64,
+    configs: Annotated[
+        Configs | None,
+        Help(
+            "With c, json: choose from these instead of the configs that worked in training: kernels:FILE (names of kernels), "
+            "build:DIR (a build folder of CK Tile), portfolio:FILE, a dataset, a benchmark file.",
+            metavar="SPEC",
+            several=False,
+        ),
+    ] = None,
+    overrides: Annotated[
+        Overrides | Mapping[str, Any] | str | Path | None,
+        Help(
+            "Which kernels exist and which choices are fixed: `available`, `deny`, [[pin]].", metavar="FILE.toml", several=False
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        Help("With lookup-table, autoheuristic: configs for each problem or leaf. [default: 1, 20]", metavar="K", least=1),
+    ] = None,
+    device: Annotated[
+        Device | str | None,
+        Help("Which device, of a model that was trained on several together.", metavar="NAME", names="devices"),
+    ] = None,
+    device_name: Annotated[
+        str | None,
+        Help("With lookup-table: torch's name of the GPU, for every key. [default: keys for any device]", metavar="NAME"),
+    ] = None,
+    build_list: Annotated[
+        str | Path | None,
+        Help(
+            "With portfolio: the kernels' names as the data have them, one per line: what a build has to contain.",
+            metavar="FILE",
+        ),
+    ] = None,
+    family: Annotated[
+        str | None, Help("With DATASET: which family, if it holds several.", metavar="NAME", names="families")
+    ] = None,
+    where: Annotated[
+        str | Sequence[str],
+        Help("With DATASET: only some rows, such as dtype=fp16. May be repeated.", metavar="CONDITION", names="conditions"),
+    ] = (),
     progress: Wanted = "auto",
 ) -> list[Path]:
-    """Write a model out, and return the files.
+    """Write a model or a dataset out for other programs, and return the files.
 
     `c`: one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden vectors, CMakeLists.txt
     and a pkg-config file; it chooses exactly what Python chooses. Its `form` is `code`, the fastest, or `tables`, a quarter of
@@ -83,14 +164,36 @@ def export(
     A model of several devices is bound to one of them, `device`: to its numbers, its dtypes and the configs that worked there.
     A slim model has the full tier alone, for the others are built from measurements.
 
+    A dataset is written as `csv` or `parquet`, a table with a mapping file that `read` takes; as `t4`, `kernel-tuner` or
+    `tt-sweep` (see `Dataset.export`). Of a model or a dataset, `portfolio` is the smallest set of configs that is enough, as
+    JSON for sweeps, with the kernels' names in `build_list` (see `Selector.portfolio`); the other kernels need not be built.
+
     `overrides` is an `overrides.toml` (or a mapping of the same form) that says which kernels exist and which choices are
     fixed: the model need not be trained again for it. `configs` are the configs to choose from, instead of those that worked in
     training (see `Selector`); there is only the full tier of them.
     """
+    of_data = {"family": family is not None, "where": bool(texts(where))}
+    if to == PORTFOLIO:
+        portfolio = Selector.portfolio(
+            source, loss=loss, max_configs=max_configs, family=family, where=texts(where), out=out, build_list=build_list
+        )
+        return [Path(place) for place in (out, build_list) if place is not None] if portfolio else []
+    if out is None:
+        raise InvalidValue("an export needs `out`, the path to write")
+    if to in TABLES or (to is None and _is_dataset(source)):
+        dataset = source if isinstance(source, Dataset) else Dataset.open(str(source))
+        return dataset.export(out, to=to or TABLES[0], family=family, where=texts(where))
+    if isinstance(source, Dataset) or _is_dataset(source):
+        held, forms = getattr(source, "path", source), ", ".join((*TABLES, PORTFOLIO))
+        raise InvalidValue(f"`to={to}` writes a model, and {held} is a dataset: use one of {forms}")
+    for name in (name for name, is_given in of_data.items() if is_given):
+        raise InvalidValue(f"`{name}` is for a dataset; a model has one family and its own rows: leave it out")
+    to = to or FORMS[0]
     place, wanted = Path(out), named_tiers(tiers)
     if to not in FORMS:
         raise InvalidValue(f"`to` is one of {', '.join(FORMS)}, got '{to}'")
     _refuse_others(to, {
+        "build_list": build_list is not None,
         "prefix": prefix != "kerncast", "tiers": wanted != CHOOSING, "problems": problems is not None,
         "runtime": runtime is not None, "form": form != "code", "configs": configs is not None,
         "overrides": overrides is not None, "top_k": top_k is not None, "device_name": device_name is not None,
@@ -100,7 +203,7 @@ def export(
     if to == "autoheuristic":
         refuse_name(place)
     refuse_existing(place)
-    loaded, options = model_of(model), TierOptions(loss, max)
+    loaded, options = model_of(source), TierOptions(loss, max_configs)
     if device is not None:
         loaded = loaded.on(device)
     if to != "csv":
@@ -124,6 +227,10 @@ def export(
         if to == "blob":
             return write_blob(artefact, place, None if runtime is None else Path(runtime), prefix, progress=show)
         return write_project(artefact, place, prefix, form=form, progress=show)
+
+
+def _is_dataset(source: Model | Dataset | str | Path) -> bool:
+    return isinstance(source, Dataset) or (not isinstance(source, Model) and (Path(source) / MANIFEST).is_file())
 
 
 def _lowered(loaded: Model, wanted: tuple[Tier, ...], options: TierOptions, overrides: Any, show: Progress) -> Artefact:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from kerncast.api.results import listed, place_of
+from kerncast.api.results import place_of
 from kerncast.data.dataset import Dataset
 from kerncast.data.exporters.tables import PROVENANCE, TIME, write_mapping
 from kerncast.data.frames import Frame, as_polars, is_frame
@@ -19,7 +19,7 @@ from kerncast.data.skipping import LINE
 from kerncast.declared.declaration import met_family
 from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue, KerncastError, NotFound
-from kerncast.files.places import given_path
+from kerncast.files.places import given_path, listed
 from kerncast.models.problem_frames import refuse_differing, refuse_other_case
 from kerncast.op import Family
 

@@ -9,9 +9,11 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 from kerncast.errors import InvalidValue, KerncastError, NotFound
+from kerncast.writing.help import Help
 
 if TYPE_CHECKING:
     from kerncast.training.procedure import Spread
@@ -23,23 +25,46 @@ CONNECT_SECONDS = 10.0
 HIGHEST_PORT = 65535
 
 
-def wanted_on_ray(on: str, **only_there: object) -> bool:
-    """Whether work goes to a cluster; arguments that mean something only there are refused elsewhere."""
-    if on not in PLACES:
-        raise NotFound.named("place to work", on, PLACES)
-    if on == LOCAL:
-        for name in (name for name, value in only_there.items() if value is not None):
+@dataclass(frozen=True)
+class Cluster:
+    """Where to work: in this process (`local`), or on the Ray cluster at an address (`ray`)."""
+
+    on: Annotated[str, Help("Where to work. ray: on a cluster (docs/fleet.md).", choices=PLACES)] = LOCAL
+    address: Annotated[
+        str | None,
+        Help(
+            "With `on=ray`: the head of the cluster. [default: RAY_ADDRESS, or the cluster that runs on this machine, or a new "
+            "one of this machine alone]",
+            metavar="HOST:PORT",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.on not in PLACES:
+            raise NotFound.named("place to work", self.on, PLACES)
+        if self.address is not None:
+            self.refuse_if_local("address")
+
+    @property
+    def is_ray(self) -> bool:
+        return self.on == RAY
+
+    def refuse_if_local(self, name: str) -> None:
+        """Refuse an argument that means something only on a cluster."""
+        if not self.is_ray:
             raise InvalidValue(f"`{name}` is for a cluster: add `on=ray`, or leave it out")
-    return on == RAY
+
+
+HERE = Cluster()
 
 
 @contextmanager
-def spread_over(on: str, address: str | None) -> Iterator[Spread | None]:
+def spread_over(cluster: Cluster) -> Iterator[Spread | None]:
     """What runs the fits of a training: this process (None), or a cluster, connected for as long as that takes."""
-    if not wanted_on_ray(on, address=address):
+    if not cluster.is_ray:
         yield None
         return
-    with connected(address):
+    with connected(cluster.address):
         from kerncast.training.spreading import over_cluster
 
         yield over_cluster

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Annotated, Any, overload
 
+from kerncast.api.query import query
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.frames import is_frame
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
+from kerncast.models.model import Model
 from kerncast.models.problem_frames import bare
 from kerncast.querying.predicting import OpAnswerer, devices_of
 from kerncast.querying.prediction import Prediction
 from kerncast.selecting import compiled as compiled
 from kerncast.store.store import Store
 from kerncast.writing.bars import Bar, bars_page, bars_svg
+from kerncast.writing.help import Help
 from kerncast.writing.terminal import assignments, duration, known
 
 PICTURES = {"svg": bars_svg, "html": bars_page}
@@ -48,24 +51,78 @@ def predict(
     config: Mapping[str, Any] | None = None,
     progress: Wanted = "auto",
 ) -> list[Prediction]: ...
+@overload
 def predict(
-    op: str,
-    problems: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    op: str | bytes | dict[str, Any] | list[Any],
+    problems: None = None,
     *,
-    device: Device | str | Path,
     software: str | None = None,
-    family: str | None = None,
     store: Store | str | Path | None = None,
-    config: Mapping[str, Any] | None = None,
+    model: Model | str | Path | Sequence[Model | str | Path] = (),
+    strict: bool = False,
+    compiled: bool = True,
     progress: Wanted = "auto",
-) -> Prediction | list[Prediction]:
+) -> Any: ...
+def predict(
+    op: str | bytes | dict[str, Any] | list[Any],
+    problems: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    *,
+    device: Annotated[
+        Device | str | Path | None,
+        Help(
+            "The device: a profile (`kerncast list device`), a TOML file with your own profile, or all devices that have "
+            "models.",
+            metavar="NAME|FILE.toml|all",
+            names="devices",
+        ),
+    ] = None,
+    software: Annotated[
+        str | None,
+        Help(
+            "With OP, and for requests that name none: vllm (the newest version there is), vllm==0.24.0, a commit.",
+            metavar="NAME",
+        ),
+    ] = None,
+    family: Annotated[str | None, Help("With OP: the family of the model.", metavar="NAME", names="families")] = None,
+    store: Annotated[
+        Store | str | Path | None,
+        Help("The store to look in for OP, ID, or models that cover a request. [default: your own]", metavar="DIR"),
+    ] = None,
+    config: Annotated[
+        Mapping[str, Any] | None,
+        Help(
+            "The config to predict; repeat for each parameter. For CK Tile: the name of the kernel.",
+            metavar="NAME=VALUE|KERNEL",
+            several=True,
+        ),
+    ] = None,
+    model: Annotated[
+        Model | str | Path | Sequence[Model | str | Path],
+        Help(
+            "With REQUEST: a model to ask, or its id in the store; may be repeated. [default: all of the store]",
+            metavar="DIR|ID",
+        ),
+    ] = (),
+    strict: Annotated[bool, Help("Refuse a REQUEST if no model was trained on the software that it names.")] = False,
+    compiled: Annotated[
+        bool, Help("Answer a REQUEST in Python even where there is a C compiler.", option="--no-compile")
+    ] = True,
+    progress: Wanted = "auto",
+) -> Any:
     """Predict how long problems of an op take on a device: one problem gives one answer, a list a list.
 
     A model of your store that covers the problem answers, else one that comes with the package, else the roofline;
     `basis` and `card` say which it was. `device` is the name of a profile, the path of a TOML profile, or a `Device`.
     `software` is a short name (`vllm`, `vllm==0.24.0`). Parameters of which the model saw one value only are filled in
     (`filled`). Without a `config`, the best one that the model knows is predicted.
+
+    Without `problems`, `op` is a JSON request or a list of them, as text, bytes, an object or a list, and the reply has its
+    type. Models of the store answer, each the requests that it covers, or the `model` that is given: a model, its folder, or
+    its id in the store. Every answer has a status; all but `ok` give a reason and no number.
     """
+    if problems is None:
+        _refuse_with_request(device=device, family=family, config=config)
+        return query(op, model=model, store=store, software=software, strict=strict, compiled=compiled, progress=progress)
     if not isinstance(op, str):
         raise InvalidValue(f"`op` is the name of an op, got {type(op).__name__}: a model answers by `model.predict(problems)`")
     if is_frame(problems):
@@ -87,6 +144,11 @@ def predict(
             show.stage(f"predicting {len(listed):,} problems")
             found = answerer.ask(listed)
     return found[0] if alone else found
+
+
+def _refuse_with_request(**others: Any) -> None:
+    for name in (name for name, value in others.items() if value):
+        raise InvalidValue(f"`{name}` belongs into a JSON request itself: leave it out")
 
 
 def predict_everywhere(

@@ -1,4 +1,4 @@
-"""`kerncast.query`: answer JSON requests."""
+"""JSON requests, as `kerncast.predict` answers them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kerncast.api.results import listed, model_of
+from kerncast.api.results import model_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.errors import InvalidValue
+from kerncast.files.places import listed
 from kerncast.models.model import Model, is_model
 from kerncast.querying.finding import asking_for
 from kerncast.querying.query import Query, among, in_store
@@ -23,7 +24,7 @@ def query(
     store: Store | str | Path | None = None,
     software: str | None = None,
     strict: bool = False,
-    compile: bool = True,
+    compiled: bool = True,
     progress: Wanted = "auto",
 ) -> Any:
     """Answer requests about how long an op takes. The reply has the type of the request: text, bytes, an object or a list.
@@ -43,7 +44,7 @@ def query(
         find = asking_for(software, find)
     text = request if isinstance(request, str | bytes) else json.dumps(request)
     with shown(progress) as show:
-        reply = Query(find, compile=compile, progress=show).answer(text)
+        reply = Query(find, compile=compiled, progress=show).answer(text)
     if isinstance(request, bytes):
         return reply
     return reply.decode() if isinstance(request, str) else json.loads(reply)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import polars as pl
 
 from kerncast import rates
 from kerncast.api.measured import frame_file, frame_words, mapped_frame, said_of_frames
-from kerncast.api.results import listed, named_values, place_of, texts
+from kerncast.api.results import place_of
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.dataset import Dataset
 from kerncast.data.frames import Frame, is_frame
@@ -18,23 +19,51 @@ from kerncast.data.importers.recognise import recognised
 from kerncast.data.isolated_times import IMPORTED_ROWS, isolated_rows, isolated_sentence
 from kerncast.declared.declaration import is_written
 from kerncast.errors import InvalidValue
-from kerncast.files.places import given_path
+from kerncast.files.places import given_path, listed, named_values, texts
 from kerncast.software import EXACTLY
+from kerncast.writing.help import Help
 
 
 def read(
     paths: str | Path | Frame | Sequence[str | Path | Frame] = (),
     *,
-    format: str | None = None,
-    out: str | Path | None = None,
-    device: str | None = None,
-    software: Mapping[str, str] | Sequence[str] | None = None,
-    mapping: str | Path | None = None,
-    set: Mapping[str, str] | Sequence[str] | None = None,
-    only: str | Sequence[str] = (),
-    devices: str | Sequence[str] = (),
-    installed: bool = False,
-    strict: bool = False,
+    file_format: str | None = None,
+    out: Annotated[str | Path | None, Help("The directory to write; it must not exist.", metavar="DATASET")] = None,
+    device: Annotated[
+        str | None,
+        Help(
+            "The device that was measured, if the table does not say (see `kerncast list device`).",
+            metavar="NAME",
+            names="devices",
+        ),
+    ] = None,
+    software: Annotated[
+        Mapping[str, str] | Sequence[str] | None,
+        Help(
+            "Software that was measured: commit=…, driver=…. vllm or vllm==0.24.0 (aiconfigurator): read only its rows, of "
+            "each device the newest version. May be repeated.",
+            metavar="NAME=VALUE|NAME",
+        ),
+    ] = None,
+    only: Annotated[
+        str | Sequence[str],
+        Help("Read only these ops or kinds of table, comma-separated: gemm,moe (aiconfigurator).", metavar="NAMES"),
+    ] = (),
+    devices: Annotated[
+        str | Sequence[str],
+        Help("Read only rows of these devices, comma-separated: h100,h200 (aiconfigurator).", metavar="NAMES", names="devices"),
+    ] = (),
+    installed: Annotated[bool, Help("Read the tables of the installed package instead of a PATH (aiconfigurator).")] = False,
+    mapping: Annotated[
+        str | Path | None, Help("Which column holds which parameter (csv, parquet).", metavar="FILE.toml")
+    ] = None,
+    constants: Annotated[
+        Mapping[str, str] | Sequence[str] | None,
+        Help("A parameter that is the same in every row. May be repeated.", metavar="NAME=VALUE", option="--set"),
+    ] = None,
+    strict: Annotated[
+        bool, Help("Refuse the file at the first row that cannot be represented, instead of skipping the row.")
+    ] = False,
     progress: Wanted = "auto",
 ) -> Dataset:
     """Read one or several files of one format, or a frame of polars or pandas, into a new dataset.
@@ -42,7 +71,7 @@ def read(
     A frame is read as a file with the same columns would be, with a `mapping`. One that has a dataset's columns (`family`,
     `device`, `problem.M` or `M`, `config.tile_m`, `time_ns`, perhaps `status`) needs none.
 
-    `format` is recognised from the files if possible; if not, the error lists all formats. Units are converted, repeats
+    `file_format` is recognised from the files if possible; if not, the error lists all formats. Units are converted, repeats
     and failures are kept, and every row records its file and line. A row that cannot be represented is skipped:
     `dataset.skipped` counts such rows by kind and keeps them. `strict=True` refuses the first one instead, and then nothing
     is written. If more than half of the rows of a file were skipped, the file is refused. `dataset.notes` says what else was
@@ -56,7 +85,7 @@ def read(
     for path in listed(paths):
         if not is_frame(path):
             files.append(given_path(path, "a file, a frame, or a list of these", "name the file, or give a frame"))
-        elif mapping is None and format is None and (found := mapped_frame(path, None)) is not None:
+        elif mapping is None and file_format is None and (found := mapped_frame(path, None)) is not None:
             files.append(found[0])
             frames.append(found[0])
             mapping = found[1]
@@ -64,20 +93,20 @@ def read(
             files.append(frame_file(path))
             frames.append(files[-1])
     if installed:
-        if files or format is None:
-            raise InvalidValue("`installed` reads the files of an installed package: name the `format`, and no file")
-        files = [get_importer(format).installed()]
+        if files or file_format is None:
+            raise InvalidValue("`installed` reads the files of an installed package: name the `file_format`, and no file")
+        files = [get_importer(file_format).installed()]
     if not files:
         raise InvalidValue("there is nothing to read: name at least one file")
     with said_of_frames(frames, own):
-        name = format or recognised(files, mapping is not None)
+        name = file_format or recognised(files, mapping is not None)
     get_importer(name)
     described = (
         None if mapping is None else given_path(mapping, "`mapping`: a TOML file", "write it to one, see docs/tables.md")
     )
     kept, stated = _kept_and_stated(software)
     options = Options(
-        device, named_values(stated, "software"), described, named_values(set, "set"), only=_names(only),
+        device, named_values(stated, "software"), described, named_values(constants, "constants"), only=_names(only),
         devices=_names(devices), keep_software=kept,
     )  # fmt: skip
     notes: list[str] = []

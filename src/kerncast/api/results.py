@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import reprlib
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kerncast.errors import InvalidValue, NotFound
+from kerncast.files.places import listed, texts
 from kerncast.models.model import Model, is_model
 from kerncast.selecting import compiled as compiled
 from kerncast.store.store import Store
@@ -32,16 +31,6 @@ def place_of(out: str | Path | None, name: str) -> Path:
     return Path(_temporary[-1].name) / name
 
 
-def listed(given: Any) -> list[Any]:
-    """The items of a list and the like; any other value, such as a frame, is one item, for the caller to accept or refuse."""
-    one = (
-        isinstance(given, str | bytes | os.PathLike | Mapping)
-        or hasattr(type(given), "columns")
-        or not isinstance(given, Iterable)
-    )
-    return [given] if one else list(given)
-
-
 def model_of(model: Model | str | Path, store: Store | str | Path | None = None) -> Model:
     """A model, loaded if it is a path, or the id of a model in the store (your own, unless another is given)."""
     if isinstance(model, Model):
@@ -51,15 +40,6 @@ def model_of(model: Model | str | Path, store: Store | str | Path | None = None)
         with contextlib.suppress(NotFound):  # it is refused as a path
             entry = (store if isinstance(store, Store) else Store.open(store)).meant(model)
     return Model.load(model) if entry is None else entry.load()
-
-
-def texts(given: str | Sequence[str] | None, rule: str = "a text or a list of texts") -> tuple[str, ...]:
-    """One text or several, as a tuple."""
-    found = [] if given is None else listed(given)
-    for item in found:
-        if not isinstance(item, str | os.PathLike):
-            raise InvalidValue(f"{rule} was expected, got {type(item).__name__} {' '.join(reprlib.repr(item).split())}")
-    return tuple(map(str, found))
 
 
 def row_conditions(where: str | Sequence[str] | None, software: str | None) -> tuple[str, ...]:
@@ -115,18 +95,3 @@ def with_preset(preset: Mapping[str, Any], given: tuple[str, ...]) -> tuple[str,
 def _listed(values: Any) -> str:
     several = [values] if isinstance(values, str | int | bool) else list(values)
     return ",".join(str(value).lower() if isinstance(value, bool) else str(value) for value in several)
-
-
-def named_values(given: Mapping[str, Any] | Sequence[str] | None, argument: str) -> dict[str, str]:
-    """A mapping, or `NAME=VALUE` texts with each name once."""
-    if isinstance(given, Mapping):
-        return {name: str(value) for name, value in given.items()}
-    found: dict[str, str] = {}
-    for pair in texts(given):
-        name, separator, text = pair.partition("=")
-        if not separator or not name or not text:
-            raise InvalidValue(f"`{argument}` takes NAME=VALUE, got '{pair}'")
-        if name in found:
-            raise InvalidValue(f"`{argument}` {name} is given twice: keep one")
-        found[name] = text
-    return found

@@ -1,4 +1,4 @@
-"""`kerncast inductor validate`: a model's choices against max-autotune on this machine."""
+"""`kerncast torch validate`: a model's choices against max-autotune on this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from kerncast.api.results import assignments
 from kerncast.api.showing import Wanted, shown
@@ -17,22 +17,41 @@ from kerncast.inductor.shape_files import example_of
 from kerncast.inductor.validation import Validation
 from kerncast.models.model import Model
 from kerncast.problems import parse_vary, problem_set
+from kerncast.writing.help import Help
 
 
 def validate(
-    model: Model | str | Path,
+    model: Annotated[Model | str | Path, Help(metavar="MODEL", names="model_folders")],
     *,
-    model_file: str | None = None,
-    shapes: str | Sequence[Mapping[str, Any]] | None = None,
-    vary: Mapping[str, Any] | Sequence[str] | None = None,
-    threads: int | None = None,
-    top_k: int = 1,
-    sample: int = 0,
-    exhaustive: int = 0,
-    any_software: bool = False,
-    picture: str | Path | None = None,
-    store: str | Path | None = None,
-    seed: int = 0,
+    model_file: Annotated[
+        str | None,
+        Help(
+            "A network to compile in each way and run in turns. Its products are measured, too.", metavar="FILE.py[:FUNCTION]"
+        ),
+    ] = None,
+    shapes: Annotated[
+        str | Sequence[Mapping[str, Any]] | None,
+        Help("Products to measure: a problem set as for `kerncast collect`, or a file.", metavar="SPEC", several=False),
+    ] = None,
+    vary: Annotated[
+        Mapping[str, Any] | Sequence[str] | None,
+        Help("With `shapes`, one more axis: threads=1,2. May be repeated.", metavar="NAME=VALUES"),
+    ] = None,
+    threads: Annotated[int | None, Help("Threads that torch may use. [default: as torch decides]", least=1)] = None,
+    top_k: Annotated[int, Help("Kernels that are left for Inductor to time.", least=1)] = 1,
+    sample: Annotated[
+        int, Help("Other configs of each product to measure, to see how far the choice is from the best.", least=0)
+    ] = 0,
+    exhaustive: Annotated[
+        int,
+        Help("With `model_file`, also compile with a max-autotune of N kernels a product; takes long.", metavar="N", least=0),
+    ] = 0,
+    any_software: Annotated[bool, Help("Use the model although torch or the compiler is not that of its data.")] = False,
+    picture: Annotated[str | Path | None, Help("With `model_file`: speed against compile time.", metavar="FILE.svg")] = None,
+    store: Annotated[
+        str | Path | None, Help("The store of MODEL. [default: KERNCAST_STORE, else the user's]", metavar="DIR")
+    ] = None,
+    seed: Annotated[int, Help(least=0)] = 0,
     progress: Wanted = "auto",
 ) -> Validation:
     """Measure what a model chooses and what max-autotune would: for the products of `shapes`, or for those of a network.

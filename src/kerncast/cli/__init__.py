@@ -26,39 +26,45 @@ json_printed: ContextVar[bool] = ContextVar("json_printed", default=False)
 
 # verb → module of this package (its function is `command`), and the line that `--help` shows.
 VERBS = {
-    "adapt": ("adapt", "Adapt a model to a device for which you have a few rows."),
     "collect": ("collect", "Measure kernels on this machine or a Ray cluster and write a dataset."),
-    "completion": ("completion", "Print the script that completes commands in bash, zsh or fish."),
     "compare": ("compare", "Say whether a new model is safe to ship: BETTER, SAME, WORSE or AMBIGUOUS."),
-    "devices": ("devices", "List hardware profiles, or show one with the source of each number."),
     "doctor": ("doctor", "Say what works on this machine, and what to install for the rest."),
     "estimate": ("estimate", "Estimate a step of a whole model on a device, op by op, from its Hugging Face config."),
     "evaluate": ("evaluate", "Score a model on problems it has not seen, next to the baselines; write a report."),
-    "explore": ("explore", "Look at models, datasets and running sweeps on a page in the browser."),
     "export": (
         "export",
-        "Write a model as C99 with a C++ header, a file for a C runtime, JSON, CSV, or files for PyTorch's Inductor.",
+        "Write a model as C99 with a C++ header, a file for a C runtime, JSON, CSV, or files for PyTorch's Inductor; a dataset "
+        "for other tools; or show how few configs are enough.",
     ),
-    "export-data": ("export_data", "Write a dataset for other tools: CSV, parquet, T4, Kernel Tuner, tt-metal."),
-    "families": ("families", "List kernel families, or show one: parameters, constraints, features."),
     "import": ("import_", "Convert another tool's table of measurements into a dataset."),
-    "inductor": ("inductor", "torch.compile: the products of a model, and how well their kernels are chosen."),
-    "inspect": ("inspect", "Show what a dataset holds, how noisy it is and what is wrong with it."),
+    "inspect": ("inspect", "Show what a dataset holds and what is wrong with it; check any artefact whole."),
+    "list": ("list_", "List ops, kernel families or devices, or show one with all that is declared of it."),
     "merge": ("merge", "Join datasets into one; exact duplicates are kept once."),
     "models": ("models", "List the models in the store and those that ship; add, slim, trust, remove, find or check one."),
-    "ops": ("ops", "List ops, or show one: parameters, work, features."),
-    "portfolio": ("portfolio", "Show how few configs are enough, and which need not be built."),
-    "predict": ("predict", "Predict how long a problem takes, with an interval; no device is needed."),
-    "query": ("query", "Answer JSON requests about how long an op takes, one or a list."),
-    "quickstart": ("quickstart", "Measure real GEMM kernels on this machine, and see how much the right choice gains."),
-    "regenerate": ("regenerate", "Rerun sweep, collect, train and compare; replace the model in the store if not worse."),
-    "search": ("search", "Use a model to search all configs that a family declares, not only measured ones."),
-    "select": ("select", "Choose the config to run for a problem, in microseconds, or say why not."),
-    "serve": ("serve", "Answer questions over HTTP, from your models and those that ship: JSON in, times and configs out."),
+    "predict": ("predict", "Predict how long a problem takes, with an interval; no device is needed. Answer JSON requests."),
+    "regenerate": ("regenerate", "Rerun sweep, collect, train and compare; continue a model; the quickstart of this machine."),
+    "select": ("select", "Choose the config to run for a problem, in microseconds, or say why not; search all configs."),
+    "serve": ("serve", "Answer questions over HTTP, or show models, datasets and running sweeps on a page in the browser."),
     "sweep": ("sweep", "List what to measure: problems × configs, checked, sampled, sliced, written to disk."),
-    "train": ("train", "Train a model on measurements and say how good it is on problems it has not seen."),
-    "update": ("update", "Continue a model with new measurements, and replace it if the result is not worse."),
-    "verify": ("verify", "Check a dataset, model, store, export … completely, and say what is wrong with it."),
+    "torch": ("torch", "torch.compile: the products of a model, and how well their kernels are chosen."),
+    "train": ("train", "Train a model on measurements, continue one, or move it to another device; say how good it is."),
+}
+# A verb that is part of another one now → the command that does the same.
+REPLACED = {
+    "adapt": "kerncast train ROWS --base MODEL --device DEVICE --out MODELDIR",
+    "completion": "_KERNCAST_COMPLETE=bash_source kerncast (or zsh_source, fish_source)",
+    "devices": "kerncast list device",
+    "explore": "kerncast serve PATH --open",
+    "export-data": "kerncast export DATASET",
+    "families": "kerncast list family",
+    "inductor": "kerncast torch",
+    "ops": "kerncast list op",
+    "portfolio": "kerncast export MODEL --to portfolio",
+    "query": "kerncast predict REQUEST",
+    "quickstart": "kerncast regenerate quickstart",
+    "search": "kerncast select MODEL --search",
+    "update": "kerncast regenerate update MODEL DATASET --replace",
+    "verify": "kerncast inspect PATH --verify",
 }
 
 
@@ -82,6 +88,8 @@ class _LazyVerbs(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from kerncast.errors import NotFound
 
+            if args[0] in REPLACED:
+                raise NotFound(f"'{args[0]}' is no verb of its own: run `{REPLACED[args[0]]}`")
             raise NotFound.named("verb", args[0], VERBS, "kerncast --help")
         return super().resolve_command(ctx, args)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from kerncast.api.showing import shown
 from kerncast.cli.views.output import assignments, duration
 from kerncast.errors import InvalidValue
 from kerncast.progress import Progress
+from kerncast.writing.help import Help
 from kerncast.writing.terminal import three_digits
 
 if TYPE_CHECKING:
@@ -22,15 +21,13 @@ if TYPE_CHECKING:
 
 RATES = {"TFLOPS": "tflops", "GB/s": "bandwidth_gb_s"}
 """The columns of rates, and what an answer calls them."""
-problems_argument = click.argument("problem", metavar="NAME=VALUE...|FILE", nargs=-1)
-
-
-configs_option = click.option(
-    "--configs",
-    metavar="SPEC",
-    help="Choose from these instead of the configs that worked in training: kernels:FILE (names of kernels), build:DIR (a "
-    "build folder of CK Tile), portfolio:FILE, a dataset, a benchmark file, all, sample:N.",
-)
+ProblemText: TypeAlias = Annotated[Sequence[str], Help(metavar="NAME=VALUE...|FILE")]
+ConfigsOf: TypeAlias = Annotated[
+    str | None,
+    Help(
+        "Choose from these instead of the configs that worked in training: kernels:FILE (names of kernels), build:DIR (a "
+        "build folder of CK Tile), portfolio:FILE, a dataset, a benchmark file, all, sample:N.",
+        metavar="SPEC")]  # fmt: skip
 
 
 def steps() -> AbstractContextManager[Progress]:
@@ -38,10 +35,30 @@ def steps() -> AbstractContextManager[Progress]:
     return shown(plain=True, what="loading")
 
 
-def read_problems(given: tuple[str, ...], family: Family) -> tuple[list[dict[str, Any]], bool]:
-    """Read the problems, and say whether they came from a file (then the result is a list)."""
-    from kerncast.cli.verbs.families import parse_assignments
+def parse_assignments(pairs: Sequence[str], parameter_names: dict[str, Any]) -> dict[str, Any]:
+    """`M=128 dtype=fp8` as values; numbers and flags are read as the parameter declares them."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator:
+            raise InvalidValue(f"expected NAME=VALUE, got '{pair}'")
+        if name in values:
+            raise InvalidValue(f"{name} is given twice: keep one")
+        parameter = parameter_names.get(name)
+        if parameter is None or parameter.codes:
+            values[name] = text
+        elif isinstance(parameter.value(0), bool):
+            values[name] = {"true": True, "false": False}.get(text.lower(), text)
+        else:
+            try:
+                values[name] = int(text)
+            except ValueError:
+                values[name] = text
+    return values
 
+
+def read_problems(given: Sequence[str], family: Family) -> tuple[list[dict[str, Any]], bool]:
+    """Read the problems, and say whether they came from a file (then the result is a list)."""
     if len(given) == 1 and "=" not in given[0]:
         from kerncast.selecting.problem_files import read_problem_file
 

@@ -17,8 +17,6 @@ from click.shell_completion import CompletionItem
 # What a shell would obey in a word without quotes.
 OBEYED = frozenset("$`\\\"'!&|;<>()[]{}*?#~^")
 
-SHELLS = ("bash", "zsh", "fish")
-VARIABLE = "_KERNCAST_COMPLETE"
 # The file that a folder of a kind has; named here because the modules that write them load polars.
 MODEL, DATASET = "model.json", "dataset.json"
 
@@ -117,7 +115,7 @@ def conditions(context: click.Context, incomplete: str) -> list[CompletionItem]:
 
     columns: dict[str, str] = {}
     # Behind an option that still lacks its value, click has not yet told arguments apart: they are all in `args`.
-    words = [*_given(context, ("path", "datasets", "source")), *context.args]
+    words = [*_given(context, ("path", "data", "datasets", "source")), *context.args]
     for path in (Path(word) for word in words if (Path(word) / DATASET).is_file()):
         for family in Dataset.open(path).families:
             columns |= dict.fromkeys([*schema.parameter_columns(family), "device", "status", "time_ns"], family.id)
@@ -159,6 +157,17 @@ def _paths(incomplete: str, suffix: str) -> list[CompletionItem]:
 def models(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Folders that hold a model, and ids of the store."""
     return [*model_folders(context, parameter, incomplete), *stored_models(context, parameter, incomplete)]
+
+
+def models_and_data(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Folders that hold a model or a dataset, and ids of the store."""
+    return [*models(context, parameter, incomplete), *dataset_folders(context, parameter, incomplete)]
+
+
+def listed(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What `kerncast list` may be asked about."""
+    kinds = {"op": ops, "family": families, "device": devices}
+    return kinds[context.params["what"]](context, parameter, incomplete) if context.params.get("what") in kinds else []
 
 
 def models_and_ops(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -28,8 +27,8 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg]
 _TYPES: dict[str, Any] = {"whole": int, "number": float, "flag": bool, "list": _Numbers(), "text": str}
 
 
-def knob_options(taken: Iterable[str]) -> list[click.Option]:
-    """An option for each knob of any learner, except knobs whose name `train` itself uses (`taken`)."""
+def learner_options() -> list[click.Option]:
+    """An option for each knob of any learner."""
     from kerncast.learners.kinds import learner_class, learner_kinds
     from kerncast.learners.knobs import Knob, knobs_of
 
@@ -41,12 +40,12 @@ def knob_options(taken: Iterable[str]) -> list[click.Option]:
             continue
         for knob in knobs:
             known.setdefault(knob.name, []).append((kind, knob))
-    return [_option(name, owners) for name, owners in known.items() if name not in set(taken)]
+    return [_option(name, owners) for name, owners in known.items()]
 
 
 def _option(name: str, owners: list[tuple[str, Any]]) -> click.Option:
     shapes = {knob.shape for _, knob in owners}
-    # If learners give one name different types, the option is text, and `given_knobs` converts it.
+    # If learners give one name different types, the option is text, and `converted_knobs` converts it.
     shape = shapes.pop() if len(shapes) == 1 else "text"
     kinds: dict[str, list[str]] = {}
     for kind, knob in owners:
@@ -57,7 +56,7 @@ def _option(name: str, owners: list[tuple[str, Any]]) -> click.Option:
     return click.Option([flag, name], type=_TYPES[shape], default=None, metavar=metavar, help=f"{told}.")
 
 
-def given_knobs(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+def converted_knobs(kind: str, options: dict[str, Any]) -> dict[str, Any]:
     """The given knobs, converted to the types that this kind of model declares."""
     from kerncast.learners.kinds import learner_class
     from kerncast.learners.knobs import knobs_of
@@ -71,12 +70,3 @@ def given_knobs(kind: str, options: dict[str, Any]) -> dict[str, Any]:
         if value is not None:
             found[name] = value
     return found
-
-
-class WithKnobs(click.Command):
-    """A command with an option for every knob after its own options; knobs are looked up on call, not on import."""
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        own = super().get_params(ctx)
-        knobs = knob_options([item.name for item in own if item.name is not None])
-        return [*own[:-1], *knobs, *own[-1:]]  # --help stays last

@@ -10,12 +10,6 @@ import click
 _ARGUMENT = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
 
 
-def keyword(option: click.Option) -> tuple[str, bool]:
-    """The argument of the public function that an option sets, and whether giving the option makes it False."""
-    longest = max(option.opts, key=len).lstrip("-").replace("-", "_")
-    return (longest.removeprefix("no_"), True) if longest.startswith("no_") else (longest, False)
-
-
 def in_options(text: str, command: click.Command | None) -> str:
     """Replace arguments in backticks by the command's options; anything that is not one of its options stays."""
     known = {} if command is None else _options(command)
@@ -32,10 +26,8 @@ def in_options(text: str, command: click.Command | None) -> str:
 
 def _options(command: click.Command) -> dict[str, str]:
     # `get_params`, because a command may add options, as `train` does for the knobs of every kind of model.
-    options = [item for item in command.get_params(click.Context(command)) if isinstance(item, click.Option)]
-    # Where a command has both `--folds` and `--no-folds`, a message means the first.
-    ordered = sorted(options, key=lambda item: keyword(item)[1], reverse=True)
-    return {keyword(item)[0]: max(item.opts, key=len) for item in ordered}
+    options = (item for item in command.get_params(click.Context(command)) if isinstance(item, click.Option))
+    return {str(item.name): max(item.opts, key=len) for item in options}
 
 
 def called(program: click.Group, args: Sequence[str]) -> click.Command | None:

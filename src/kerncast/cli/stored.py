@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kerncast.api.printing import echo
-from kerncast.cli import completing
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.writing.shell import word
 
@@ -21,10 +19,12 @@ def _remember(context: click.Context, _: click.Parameter, value: Path | None) ->
     context.meta[_META] = value
 
 
-store_of_model = click.option(
-    "--store", type=click.Path(path_type=Path), metavar="DIR", is_eager=True, expose_value=False, callback=_remember,
-    help="The store, if MODEL is not a folder but the id of a model there. [default: KERNCAST_STORE, else your own]",
-)  # fmt: skip
+def store_of_model() -> click.Option:
+    """The store in which a verb looks up the ids of models."""
+    return click.Option(
+        ["--store"], type=click.Path(path_type=Path), metavar="DIR", is_eager=True, expose_value=False, callback=_remember,
+        help="The store, if MODEL is not a folder but the id of a model there. [default: KERNCAST_STORE, else your own]",
+    )  # fmt: skip
 
 
 class StoredModel(click.Path):
@@ -61,7 +61,7 @@ class StoredModel(click.Path):
 
 
 def _is_written(path: Path) -> bool:
-    from kerncast.api.verify import kind_at
+    from kerncast.api.inspect import kind_at
 
     return path.is_file() or kind_at(path) is not None
 
@@ -78,10 +78,5 @@ def _refuse_op(name: str, path: Path) -> None:
             )
 
 
-MODEL = StoredModel()
-MODEL_OR_DATA = StoredModel(alone=False)
-
-
-def model_argument(name: str = "model", metavar: str = "MODEL") -> Callable[[Any], Any]:
-    """The argument of a verb that reads a model."""
-    return click.argument(name, metavar=metavar, type=MODEL, shell_complete=completing.models)
+LOOKED_UP = {"models": StoredModel(), "models_and_data": StoredModel(alone=False)}
+"""What a parameter may name that is looked up here (`Help.names`)."""

@@ -11,8 +11,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import polars as pl
 from msgspec import structs
@@ -22,14 +21,17 @@ from kerncast.backends import backend_for, backend_that_runs, get_backend
 from kerncast.backends.command import CommandBackend
 from kerncast.backends.command.benchmark import Benchmark, load, shipped_for
 from kerncast.backends.contract import Backend, TimesItself
+from kerncast.collecting.alike import LIMIT
 from kerncast.collecting.messages import Policy
 from kerncast.data.schema import Status
 from kerncast.device import Device
 from kerncast.errors import InvalidValue, KerncastError, NotFound
+from kerncast.files.places import named_values
 from kerncast.op import Family
 from kerncast.problems import named_sets, parse_vary
 from kerncast.problems.axes import sizes
 from kerncast.sweeping import SuiteSweep, Sweep, Vectors, open_sweep, parse_selection
+from kerncast.writing.help import Help
 from kerncast.writing.shell import word
 
 Source: TypeAlias = Sweep | SuiteSweep | Vectors
@@ -72,15 +74,64 @@ def retried(given: bool | str | Iterable[str] | None) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Measuring:
-    """How vectors are measured, as the caller asks. For None, the benchmark or the backend decides."""
+    """What measures vectors, on which devices, and how. For None, the benchmark or the backend decides."""
 
-    samples: int | None = None
-    warmup: str | float | None = None
-    timeout: str | float | None = None
-    cache: str | None = None
-    memory: str | float | None = None
-    verify: bool = True
-    reset_command: str | None = None
+    backend: Annotated[
+        str | None, Help("What runs the kernels. [default: the first that knows the family]", metavar="NAME")
+    ] = None
+    benchmark: Annotated[
+        str | None,
+        Help(
+            "An external benchmark program instead: ck-tile, ck-tile-conv, cutlass-profiler, tt-metal-concatenate-heads, "
+            "tt-metal-create-qkv-heads, tt-metal-paged-sdpa-decode, tt-metal-reshard, tt-metal-sweep, or a TOML file "
+            "(docs/command.md).",
+            metavar="NAME|FILE",
+        ),
+    ] = None
+    settings: Annotated[
+        Mapping[str, str] | Sequence[str] | None,
+        Help("A setting of the benchmark. May be repeated.", metavar="NAME=VALUE", option="--set"),
+    ] = None
+    devices: Annotated[
+        str | Sequence[str] | None,
+        Help("Device indices, one worker process each: 0,1. [default: 0]", metavar="LIST", several=False),
+    ] = None
+    resource: Annotated[
+        str | None,
+        Help(
+            "With `on=ray`: what counts the devices of a node, such as card. [default: GPU; for CPU kernels one device "
+            "per node]",
+            metavar="NAME",
+        ),
+    ] = None
+    build_jobs: Annotated[int, Help("Kernels to build at the same time.", least=1)] = 2
+    samples: Annotated[int | None, Help("Maximum samples per vector.", metavar="N", least=1)] = None
+    warmup: Annotated[str | float | None, Help("Warm-up time per vector: 0.002s.", metavar="TIME")] = None
+    timeout: Annotated[
+        str | float | None, Help("Kill a launch or a benchmark program after this long: 10s.", metavar="TIME")
+    ] = None
+    chunk_size: Annotated[int, Help("Vectors whose samples are interleaved.", least=1)] = 64
+    cache: Annotated[str | None, Help("State of the caches before each launch. [default: warm]", choices=("warm", "cold"))] = (
+        None
+    )
+    memory: Annotated[
+        str | float | None,
+        Help(
+            "Memory limit of a worker (0: none); exceeding it is out_of_memory. [default: its share of 80 % of free memory]",
+            metavar="GB|none",
+        ),
+    ] = None
+    verify: Annotated[bool, Help("Do not check that kernels compute the right results.")] = True
+    reset_command: Annotated[
+        str | None, Help("Run after a worker is lost, without a shell; {device} is its index.", metavar="CMD")
+    ] = None
+    alike_failures: Annotated[
+        int, Help("Stop when N configs in a row fail in the same way, without a row for them (0: never).", metavar="N", least=0)
+    ] = LIMIT
+    capture_hw: Annotated[
+        bool,
+        Help("Keep what rocminfo, nvidia-smi and lscpu say in the dataset; warn where it contradicts the device's profile."),
+    ] = False
 
     @property
     def reset_words(self) -> tuple[str, ...]:
@@ -153,22 +204,12 @@ class Runner:
         return backend.device() if self.benchmark or not self.kind.runs_on_cpu else None
 
 
-def runner(
-    family: Family,
-    backend: str | None = None,
-    benchmark: str | None = None,
-    settings: Mapping[str, str] | None = None,
-    devices: str | Sequence[str] = "0",
-    measuring: Measuring | None = None,
-    *,
-    elsewhere: bool = False,
-) -> Runner:
+def runner(family: Family, measuring: Measuring, *, elsewhere: bool = False) -> Runner:
     """The runner that measures a family; refused if it cannot run here, unless it runs `elsewhere`, on devices unknown here."""
-    wanted = measuring or Measuring()
-    described = _benchmark(family, backend, benchmark, settings or {}, wanted)
-    kind = CommandBackend if described else _backend(family.id, backend, elsewhere)
-    indices = () if elsewhere else device_indices(kind, devices)
-    return Runner(kind, backend or kind.name, described, indices, wanted.verify)
+    described = _benchmark(family, measuring)
+    kind = CommandBackend if described else _backend(family.id, measuring.backend, elsewhere)
+    indices = () if elsewhere else device_indices(kind, "0" if measuring.devices is None else measuring.devices)
+    return Runner(kind, measuring.backend or kind.name, described, indices, measuring.verify)
 
 
 def _backend(family_id: str, name: str | None, elsewhere: bool) -> type[Backend]:
@@ -180,17 +221,16 @@ def _backend(family_id: str, name: str | None, elsewhere: bool) -> type[Backend]
     return backend_that_runs(family_id, name, here=not elsewhere)
 
 
-def _benchmark(
-    family: Family, backend: str | None, name: str | None, settings: Mapping[str, str], measuring: Measuring
-) -> Benchmark | None:
+def _benchmark(family: Family, measuring: Measuring) -> Benchmark | None:
     """The external benchmark with the changes of the other arguments."""
+    name, backend, settings = measuring.benchmark, measuring.backend, named_values(measuring.settings, "settings")
     if name is None:
         if settings:
-            raise InvalidValue("`set` changes a setting of a benchmark: name one with `benchmark`")
+            raise InvalidValue("`settings` are those of a benchmark: name one with `benchmark`")
         return None
     if backend not in (None, "command"):
         raise InvalidValue(f"`benchmark` is for the backend command, not for {backend}: leave one of them out")
-    found = load(name, dict(settings), family)
+    found = load(name, settings, family)
     if found.family != family.id:
         raise InvalidValue(f"benchmark {found.name} measures {found.family}, not {family.id}")
     if measuring.warmup:
@@ -250,7 +290,7 @@ class Planned:
 def planned(
     family: Family,
     *,
-    vectors: Path | Source | None = None,
+    vectors: Source | None = None,
     problems: Sequence[str] = (),
     vary: Sequence[str] = (),
     configs: str | None = None,
@@ -285,7 +325,7 @@ def planned(
     if not total and exact:
         raise InvalidValue(
             f"no config of {family.id} can run any of the {sweep.problem_count:,} problems on {where}: "
-            f"see the constraints in `kerncast families {word(family.id)}`"
+            f"see the constraints in `kerncast list family {word(family.id)}`"
         )
     return Planned(sweep, total, exact)
 
@@ -294,7 +334,7 @@ def asked_vectors(
     family: Family,
     device: Device,
     *,
-    vectors: Path | Source | None,
+    vectors: Source | None,
     problems: Sequence[str],
     vary: Sequence[str],
     configs: str | None,
@@ -310,14 +350,11 @@ def asked_vectors(
             )
         if max_vectors is not None:
             raise InvalidValue("a sweep says what to measure: give `max_vectors` to the sweep, or choose from it with `active`")
-        found = Vectors.open(vectors) if isinstance(vectors, Path) else vectors
-        if found.family is not family:
-            raise InvalidValue(f"{vectors} holds vectors of {found.family.id}, not of {family.id}")
-        return found
+        return vectors
     if not problems:
         grid = ";".join(f"{name}=…" for name in sizes(family.problem))
         named = ", ".join([*list(named_sets(family.op))[:2], f"grid:{grid}", "a table in FILE.csv"])
-        raise InvalidValue(f"say what to measure: `problems` ({named}) or `vectors`, the folder of a sweep")
+        raise InvalidValue(f"say what to measure: `problems` ({named}), or a sweep instead of the family")
     selection = parse_selection(family, "all" if configs is None else configs)
     return open_sweep(
         family, device, problems, parse_vary(family, vary), selection, seed=seed, max_vectors=max_vectors, max_flops=max_flops

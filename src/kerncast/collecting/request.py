@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
 
@@ -17,6 +17,7 @@ from kerncast.collecting.messages import Policy
 from kerncast.device import Device
 from kerncast.errors import InvalidValue
 from kerncast.op import Family
+from kerncast.writing.help import Help
 
 Worth = Callable[[pl.DataFrame, pl.DataFrame, Device], Floats | None]
 """Measured rows (as stored) and unmeasured vectors (`problem.*`, `config.*`) → how much it is worth to measure each vector,
@@ -41,6 +42,35 @@ class Active:
     seed: int = 0
     max_vectors: int | None = None
     """Rows in the end, including those that already existed."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of it one call measures, and when it ends."""
+
+    budget: Annotated[
+        str | float | None, Help("Stop after this long, from the start of the command: 90s, 10m, 1h.", metavar="TIME")
+    ] = None
+    max_vectors: Annotated[int | None, Help("Measure N vectors in total, spread over all problems.", metavar="N", least=1)] = (
+        None
+    )
+    active: Annotated[
+        bool, Help("Within `budget` or `max_vectors`, measure next the fast configs that a model is least sure about.")
+    ] = False
+    resume: Annotated[
+        bool, Help("Measure what a dataset lacks, finished or not. (An unfinished one continues without it.)")
+    ] = False
+    retry_failed: Annotated[
+        bool | str | Sequence[str] | None,
+        Help(
+            "Measure failed vectors of the dataset again: all of them, or those with these statuses: compile_error,crash.",
+            metavar="[STATUS,…]",
+            alone="all",
+            several=False,
+        ),
+    ] = None
+    stop: Stop = never
+    """Asked several times a second; once it is true, the collection ends in about a second."""
 
 
 @dataclass(frozen=True)

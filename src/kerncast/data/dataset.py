@@ -227,7 +227,7 @@ class Dataset(StoredRows):
         return inspect_dataset(self, (where,) if isinstance(where, str) else tuple(where))
 
     @staticmethod
-    def guess_mapping(path: str | Path | Frame, *, format: str | None = None, family: str | None = None) -> str:
+    def guess_mapping(path: str | Path | Frame, *, file_format: str | None = None, family: str | None = None) -> str:
         """Draft the mapping file with which `kerncast.read` imports a CSV or parquet table, or a frame; `?` marks what to add.
 
         A table that no installed op describes becomes an op of its own. `family` may be a TOML file that declares one.
@@ -238,7 +238,7 @@ class Dataset(StoredRows):
         if is_frame(path):
             table = as_polars(path).drop(skipping.LINE, strict=False)
             return draft_mapping(table.with_row_index(skipping.LINE, 1), family, "frame")
-        return draft_mapping(read_table(table_format(Path(path), format), Path(path)), family, Path(path).stem)
+        return draft_mapping(read_table(table_format(Path(path), file_format), Path(path)), family, Path(path).stem)
 
     @staticmethod
     def merge(paths: Sequence[Dataset | str | Path], out: str | Path) -> Dataset:

@@ -139,7 +139,7 @@ def unknown(name: str) -> InvalidValue | NotFound:
         # Never the only one that ships: other boards of the architecture have no profile here.
         return InvalidValue(f"'{name}' is an architecture, not a device: name one, such as {sharing}")
     aliases = [alias for item in profiles().values() for alias in item.aliases]
-    return NotFound.named("device", name, [*profiles(), *aliases, LOCAL], "kerncast devices")
+    return NotFound.named("device", name, [*profiles(), *aliases, LOCAL], "kerncast list device")
 
 
 def agreed(told: Device | None, asked: Device | None) -> Device | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
@@ -28,6 +28,7 @@ from kerncast.scoring.trials import TIE_SIGMAS
 from kerncast.selecting.selector import Selector
 from kerncast.tables.table import Table, pooled
 from kerncast.writing import html
+from kerncast.writing.help import Help
 from kerncast.writing.terminal import assignments, counted, distinct, on_device
 
 BETTER, SAME, WORSE, AMBIGUOUS = "BETTER", "SAME", "WORSE", "AMBIGUOUS"
@@ -39,17 +40,25 @@ UNCHANGED = 1e-9
 
 @dataclass(frozen=True)
 class Limits:
-    """How much efficiency a new model may lose, as fractions."""
+    """How much efficiency a new model may lose, in per cent."""
 
-    mean: float = 0.005
-    median: float = 0.005
-    p10: float = 0.02
-    problem: float = 0.10
+    max_mean: Annotated[float, Help("Allowed drop of the mean.", metavar="%")] = 0.5
+    max_median: Annotated[float, Help("Allowed drop of the median.", metavar="%")] = 0.5
+    max_p10: Annotated[float, Help("Allowed drop of the P10.", metavar="%")] = 2.0
+    max_problem: Annotated[float, Help("Allowed drop of any single problem, beyond its noise.", metavar="%")] = 10.0
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not 0.0 <= value <= 1.0:  # also refuses NaN
-                raise InvalidValue(f"`max_{name}` is a drop of efficiency from 0 to 100 %, got {100 * value:g}")
+            if not 0.0 <= value <= 100.0:  # also refuses NaN
+                raise InvalidValue(f"`{name}` is a drop of efficiency from 0 to 100 %, got {value:g}")
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The limits as fractions: `mean`, `median`, `p10` and `problem`."""
+        return {name.removeprefix("max_"): value / 100 for name, value in asdict(self).items()}
+
+
+LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -139,7 +148,7 @@ def compare(
     progress: Progress = QUIET,
 ) -> Verdict:
     """Compare two models, problem by problem, on problems that neither has seen; with `tier`, what that tier would run."""
-    limits = limits or Limits()
+    limits = limits or LIMITS
     models = [item if isinstance(item, Model) else Model.load(item) for item in (old, new)]
     if models[0].family is not models[1].family:
         raise InvalidValue(
@@ -260,17 +269,16 @@ def judge(
     # A single problem has no interval, so nothing is ruled out.
     lower, upper = (-np.inf, np.inf) if mean["lower"] is None or mean["upper"] is None else (mean["lower"], mean["upper"])
     before, after = _figures(old), _figures(new)
+    shares = limits.shares
     drops = {name: before[name] - after[name] for name in ("mean", "median", "p10")}
     breached = [
-        f"{name} {what} down {drop:.2%} (limit {getattr(limits, name):.2%})"
-        for name, drop in drops.items()
-        if drop > getattr(limits, name)
+        f"{name} {what} down {drop:.2%} (limit {shares[name]:.2%})" for name, drop in drops.items() if drop > shares[name]
     ]
     alone = _lost(old - new - margin * new, limits, points)
     interval = f"the 95 % interval of the mean difference is {lower:+.3%} to {upper:+.3%}"
     if mean["lower"] is None:
         interval = f"one problem, with a difference of {mean['value']:+.3%}, has no interval"
-    band = min(EQUIVALENT, limits.mean)
+    band = min(EQUIVALENT, shares["mean"])
     if alone or (breached and upper < 0):
         verdict, reasons = WORSE, [*alone, *breached, interval]
     elif not breached and lower > 0:
@@ -287,7 +295,7 @@ def judge(
         "improved": int((change > UNCHANGED).sum()),
         "same": int((np.abs(change) <= UNCHANGED).sum()),
         "degraded": int((change < -UNCHANGED).sum()),
-        "limits": asdict(limits),
+        "limits": shares,
     }  # fmt: skip
     return Verdict(verdict, tuple(reasons), summary, points)
 
@@ -301,12 +309,12 @@ def _figures(values: Floats) -> dict[str, float]:
 
 def _lost(beyond: Floats, limits: Limits, points: pl.DataFrame) -> list[str]:
     """The reason, if any one problem lost more than its limit."""
-    lost = np.flatnonzero(beyond > limits.problem)
+    lost = np.flatnonzero(beyond > limits.shares["problem"])
     if not len(lost):
         return []
     row = points.row(int(lost[np.argmax(beyond[lost])]), named=True)
     shown = assignments(part_of(row, "problem")) + (on_device(row) if pooled(points) else "")
     return [
-        f"{counted(len(lost), 'problem')} down more than {limits.problem:.0%} beyond the noise (worst: {shown}, "
+        f"{counted(len(lost), 'problem')} down more than {limits.max_problem:.0f}% beyond the noise (worst: {shown}, "
         f"{row['old_efficiency']:.1%} to {row['new_efficiency']:.1%})"
     ]

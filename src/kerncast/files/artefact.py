@@ -1,4 +1,4 @@
-"""Kinds of artefacts: how each is known by what lies at a path, and what `kerncast verify` checks of it.
+"""Kinds of artefacts: how each is known by what lies at a path, and what `kerncast inspect --verify` checks of it.
 
 Each kind is declared beside the code that reads it. A check uses that code, runs nothing of the artefact, and goes on after a
 fault, so that all of them are named.

@@ -1,12 +1,13 @@
-"""Paths: those that a caller or a file names, those to be written, and the user's own folders for data and for caches."""
+"""What a caller gives, above all paths; paths to be written, and the user's own folders for data and for caches."""
 
 from __future__ import annotations
 
 import errno
 import os
+import reprlib
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,37 @@ def open_above(folder: Path) -> str | None:
     if found.st_mode & writers and not found.st_mode & stat.S_ISVTX:
         return f"others may write to {folder}"
     return None
+
+
+def listed(given: Any) -> list[Any]:
+    """The items of a list and the like; any other value, such as a frame, is one item, for the caller to accept or refuse."""
+    one = (
+        isinstance(given, str | bytes | os.PathLike | Mapping)
+        or hasattr(type(given), "columns")
+        or not isinstance(given, Iterable)
+    )
+    return [given] if one else list(given)
+
+
+def texts(given: str | Sequence[str] | None, rule: str = "a text or a list of texts") -> tuple[str, ...]:
+    """One text or several, as a tuple."""
+    found = [] if given is None else listed(given)
+    for item in found:
+        if not isinstance(item, str | os.PathLike):
+            raise InvalidValue(f"{rule} was expected, got {type(item).__name__} {' '.join(reprlib.repr(item).split())}")
+    return tuple(map(str, found))
+
+
+def named_values(given: Mapping[str, Any] | Sequence[str] | None, argument: str) -> dict[str, str]:
+    """A mapping, or `NAME=VALUE` texts with each name once."""
+    if isinstance(given, Mapping):
+        return {name: str(value) for name, value in given.items()}
+    found: dict[str, str] = {}
+    for pair in texts(given):
+        name, separator, text = pair.partition("=")
+        if not separator or not name or not text:
+            raise InvalidValue(f"`{argument}` takes NAME=VALUE, got '{pair}'")
+        if name in found:
+            raise InvalidValue(f"`{argument}` {name} is given twice: keep one")
+        found[name] = text
+    return found

@@ -178,7 +178,7 @@ def refuse_other_shape(base: Options, options: Options, knobs: Sequence[str]) ->
         if theirs != ours:
             raise InvalidValue(
                 f"`{knob}` is {ours}, but the model to continue has {theirs}: leave it out, or "
-                "train from scratch, without `warm_start`"
+                "train from scratch, without `base`"
             )
 
 

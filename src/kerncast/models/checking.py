@@ -1,4 +1,4 @@
-"""What `kerncast verify` checks of a model."""
+"""What `kerncast inspect --verify` checks of a model."""
 
 from __future__ import annotations
 

@@ -77,6 +77,8 @@ class FamilyRun:
     store: Store
     root: Path
     family: Family
+    replaces: bool
+    """Whether the new model may take the place of one in the store."""
     progress: Progress
     listening: Listening
 
@@ -215,14 +217,16 @@ def replace(run: FamilyRun) -> Facts | None:
         compared = run.facts("compare")
         refused = {"WORSE", NOT_COMPARABLE} | ({"AMBIGUOUS"} if run.routine.compare.strict else set())
         if compared["verdict"] in refused:
-            return {"replaced": False, "model": str(run.model)}
+            return {"replaced": False, "model": str(run.model), "waits": False}
+        if not run.replaces and compared["against"]:
+            return {"replaced": False, "model": str(run.model), "waits": True}
         origin = {
             "routine": f"{state.routine} {run.routine.digest}", "host": state.host, "regenerated": state.begun,
             "kerncast": state.kerncast, "verdict": compared["verdict"],
         }  # fmt: skip
         try:
             entry = run.store.add(run.model, name=name, replace=True, origin=origin, over=compared["against"])
-            return {"replaced": True, "model": entry.id}
+            return {"replaced": True, "model": entry.id, "waits": False}
         except Changed:
             # Another process added a model meanwhile, and this one was not compared with it.
             walk({"compare": partial(judge, run)}, run.family.id, run.progress, run.keep)
@@ -251,6 +255,8 @@ class FamilyOutcome:
     replaced: bool
     model: str
     """Where the new model is: in the store, or, if it did not get there, in the work directory."""
+    waits: bool = False
+    """Whether it is not worse than the one in the store, and only `replace` is missing."""
 
     @property
     def finished(self) -> bool:
@@ -263,6 +269,7 @@ def regenerate(
     folder: Path,
     *,
     again: bool = False,
+    replace: bool = False,
     progress: Progress = QUIET,
     listening: Listening = lambda: nullcontext(never),
 ) -> list[FamilyOutcome]:
@@ -282,7 +289,8 @@ def regenerate(
         states.write(folder, msgspec.structs.replace(state, steps=routine.steps, learns=routine.learns))
         outcomes: list[FamilyOutcome] = []
         for family in routine.families:
-            outcomes.append(_outcome(FamilyRun(routine, store, folder, FAMILIES.get(family), progress, listening)))
+            one = FamilyRun(routine, store, folder, FAMILIES.get(family), replace, progress, listening)
+            outcomes.append(_outcome(one))
             if not outcomes[-1].finished:
                 break
         return outcomes
@@ -291,8 +299,9 @@ def regenerate(
 def _outcome(run: FamilyRun) -> FamilyOutcome:
     """Run the steps of one family; stop at one that does not finish."""
     done = run.state().of(run.family.id)
-    if "compare" in done and (len(done) < len(run.routine.steps) or done["compare"].facts["asked"] != _settings(run)):
-        # Another model may be in the store by now, or other limits hold.
+    waits = run.replaces and "replace" in done and done["replace"].facts["waits"]
+    if "compare" in done and (waits or len(done) < len(run.routine.steps) or done["compare"].facts["asked"] != _settings(run)):
+        # Another model may be in the store by now, or other limits hold; or the new model waited for `replace`.
         states.write(run.root, run.state().without(run.family.id, "compare"))
     run.folder.mkdir(parents=True, exist_ok=True)
     own: dict[str, Step] = {name: partial(STEPS[name], run) for name in run.routine.steps}
@@ -300,6 +309,7 @@ def _outcome(run: FamilyRun) -> FamilyOutcome:
     if stopped is not None:
         return FamilyOutcome(run.family.id, None, [f"stopped during {stopped}"], False, "")
     facts: Facts = {"verdict": TRAINED, "reasons": ["nothing was compared"], "replaced": False, "model": str(run.model)}
+    facts["waits"] = False
     for step in ("compare", "replace"):
         facts |= run.facts(step) if step in own else {}
-    return FamilyOutcome(run.family.id, facts["verdict"], facts["reasons"], facts["replaced"], facts["model"])
+    return FamilyOutcome(run.family.id, facts["verdict"], facts["reasons"], facts["replaced"], facts["model"], facts["waits"])

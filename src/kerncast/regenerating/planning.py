@@ -31,7 +31,7 @@ from kerncast.training.recipe import Recipe
 from kerncast.writing.shell import word
 
 # How a benchmark asks for a setting that is missing or wrong.
-SETTING = "`set` "
+SETTING = "`changes` "
 # Configs that a family declares promising: `promising:104`.
 PROMISING = "promising"
 AnySweep = Sweep | SuiteSweep
@@ -114,7 +114,9 @@ def _check_import(routine: Routine, wanted: ImportSection) -> None:
         devices.get(wanted.device)
     if not wanted.paths:
         where = f" ({wanted.source})" if wanted.source else ""
-        raise InvalidValue(f"routine {routine.name} reads files that you have{where}: name them with `set` import.files=FILE")
+        raise InvalidValue(
+            f"routine {routine.name} reads files that you have{where}: name them with `changes` import.files=FILE"
+        )
     missing = [path for path in wanted.paths if not path.exists()]
     if missing:
         raise NotFound(f"there is no {missing[0]}, which import.files names")
@@ -136,7 +138,7 @@ def _check_sweeps(routine: Routine, sweeps: Sequence[AnySweep]) -> None:
         count = sum(sweep.problem_count for sweep in sweeps)
         raise InvalidValue(
             f"no config of {family.id} can run any of the {count:,} problems of routine {routine.name} on "
-            f"{device.name}: see the constraints in `kerncast families {word(family.id)}`"
+            f"{device.name}: see the constraints in `kerncast list family {word(family.id)}`"
         )
     if "sweep" in routine.steps and len(sweeps) > 1:
         raise InvalidValue(
@@ -154,20 +156,22 @@ def _check_sweeps(routine: Routine, sweeps: Sequence[AnySweep]) -> None:
     if 1 < groups < routine.train.folds:
         raise InvalidValue(
             f"train.folds is {routine.train.folds} and the problems of {family.id} make {groups} groups "
-            f"({', '.join(family.op.split_group)}), which stay whole: name more problems, or `set` train.folds={groups}"
+            f"({', '.join(family.op.split_group)}), which stay whole: name more problems, or `changes` train.folds={groups}"
         )
 
 
 def measuring_of(routine: Routine) -> Measuring:
     """How to measure, in the words of `kerncast collect`."""
-    return Measuring(samples=routine.collect.samples, cache=routine.collect.cache)
+    wanted = routine.collect
+    return Measuring(
+        wanted.backend, wanted.benchmark, wanted.settings, wanted.devices, samples=wanted.samples, cache=wanted.cache
+    )
 
 
 def runner_of(routine: Routine, family: Family) -> Runner:
     """What measures a family; refused if it cannot run here."""
-    wanted = routine.collect
     with _in_the_words_of_a_routine():
-        return runner(family, wanted.backend, wanted.benchmark, wanted.settings, wanted.devices, measuring_of(routine))
+        return runner(family, measuring_of(routine))
 
 
 @contextlib.contextmanager
@@ -273,6 +277,6 @@ def training_of(routine: Routine) -> Recipe:
 
 
 def limits_of(routine: Routine) -> Limits:
-    """How far the new model may fall behind, as shares."""
+    """How far the new model may fall behind."""
     wanted = routine.compare
-    return Limits(wanted.max_mean / 100, wanted.max_median / 100, wanted.max_p10 / 100, wanted.max_problem / 100)
+    return Limits(wanted.max_mean, wanted.max_median, wanted.max_p10, wanted.max_problem)

@@ -196,7 +196,7 @@ def _change(data: dict[str, Any], change: str) -> None:
     """One `--set`: a dotted key, and a TOML value (a bare word is text)."""
     key, equals, text = change.partition("=")
     if not (equals and key):
-        raise InvalidValue(f"`set` takes KEY=VALUE such as sweep.max_problems=20, got '{change}'")
+        raise InvalidValue(f"`changes` takes KEY=VALUE such as sweep.max_problems=20, got '{change}'")
     try:
         value = decode_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -205,7 +205,7 @@ def _change(data: dict[str, Any], change: str) -> None:
     for folder in folders:
         data = data.setdefault(folder, {})
         if not isinstance(data, dict):
-            raise InvalidValue(f"`set` {key}: {folder} is a value, not a section ({DOCS})")
+            raise InvalidValue(f"`changes` {key}: {folder} is a value, not a section ({DOCS})")
     data[last] = value
 
 

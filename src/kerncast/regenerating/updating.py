@@ -138,7 +138,7 @@ class Updated:
         return self.replaced or self.verdict in (*REPLACES, NOTHING_NEW, PLANNED)
 
     def as_json(self) -> dict[str, Any]:
-        """What `kerncast update --json` prints."""
+        """What `kerncast regenerate update --json --replace` prints."""
         facts = {name: getattr(self, name) for name in ("verdict", "replaced", "model", "previous", "rows", "problems")}
         sides = {name: None if one is None else one.as_json() for name, one in (("new", self.new_data), ("old", self.old_data))}
         more = {"reasons": list(self.reasons), "left_out": self.left_out, "factors": self.factors}
@@ -238,7 +238,7 @@ def _decided(updated: Updated, on_new: Verdict, on_old: Verdict | None, limits: 
     if on_old is not None:
         reasons.append(f"on {on_old.n:,} problems of the old data {on_old.verdict}: {'; '.join(on_old.reasons)}")
         before, after = on_old.old, on_old.new
-        lost = any(getattr(before, name) - getattr(after, name) > getattr(limits, name) for name in ("mean", "median", "p10"))
+        lost = any(getattr(before, name) - getattr(after, name) > limits.shares[name] for name in ("mean", "median", "p10"))
         if on_old.verdict == WORSE or (on_old.verdict == AMBIGUOUS and lost):
             verdict = min(verdict, on_old.verdict, key=ORDER.index)
     else:

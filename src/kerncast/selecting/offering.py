@@ -111,7 +111,7 @@ def _of_space(model: Model, count: int | None, seed: int) -> pl.DataFrame:
         if rows > MOST_CONFIGS:
             raise InvalidValue(
                 f"{family.id} has more than {MOST_CONFIGS:,} configs, too many to rank for each problem: search them with "
-                "`kerncast search`, or use sample:N"
+                "`kerncast select --search`, or use sample:N"
             )
         parts.append(frame)
     if not parts:

@@ -384,7 +384,7 @@ class Selector:
         source: Model | Dataset | str | Path,
         *,
         loss: float = 0.002,
-        max: int = 64,
+        max_configs: int = 64,
         family: str | None = None,
         where: Sequence[str] | str = (),
         out: str | Path | None = None,
@@ -394,7 +394,9 @@ class Selector:
         from kerncast.selecting.tiers.portfolio_of import portfolio_of
 
         conditions = (where,) if isinstance(where, str) else where
-        return portfolio_of(source, loss=loss, max=max, family=family, where=conditions, out=out, build_list=build_list)
+        return portfolio_of(
+            source, loss=loss, max_configs=max_configs, family=family, where=conditions, out=out, build_list=build_list
+        )
 
     # -- many problems -----------------------------------------------------------------------------------
 

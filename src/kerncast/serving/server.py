@@ -11,6 +11,7 @@ import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
 from kerncast.api.showing import Wanted, shown
 from kerncast.backends.cpu.build import find_compiler
@@ -18,9 +19,10 @@ from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.model import is_model
 from kerncast.progress import QUIET, Progress
-from kerncast.serving.settings import HOST, MAX_BATCH, MAX_BODY, PORT, Settings, read_token
+from kerncast.serving.settings import HOST, MAX_BATCH, MAX_BODY, PORT, TOKEN, Settings, read_token
 from kerncast.serving.sources import Sources
 from kerncast.store.store import Store
+from kerncast.writing.help import Help
 
 NEEDED = ("starlette", "uvicorn")
 NO_COMPILER = (
@@ -34,16 +36,28 @@ LOOK_SECONDS, END_SECONDS = 0.1, 10.0
 def serve(
     store: Store | str | Path | None = None,
     *,
-    host: str = HOST,
+    host: Annotated[
+        str, Help("Where to listen. An address that other machines can reach needs a token.", metavar="ADDRESS")
+    ] = HOST,
     port: int = PORT,
-    token_file: str | Path | None = None,
-    allow_host: Sequence[str] = (),
-    max_body: int = MAX_BODY,
-    max_batch: int = MAX_BATCH,
-    rate: float | None = None,
-    software: str | None = None,
-    strict: bool = False,
-    compile: bool = True,
+    token_file: Annotated[
+        str | Path | None,
+        Help(f"A file with the token that clients must send (Authorization: Bearer …). [default: {TOKEN}]", metavar="FILE"),
+    ] = None,
+    allow_host: Annotated[
+        Sequence[str], Help("A name that a proxy in front of this server may forward as Host. May be repeated.", metavar="NAME")
+    ] = (),
+    max_body: Annotated[int, Help("The longest request.", metavar="BYTES", least=1)] = MAX_BODY,
+    max_batch: Annotated[int, Help("The most questions in one request.", metavar="N", least=1)] = MAX_BATCH,
+    rate: Annotated[
+        float | None,
+        Help(
+            "Requests per second of one client; 0: no limit. [default: no limit on loopback, else 1,000]", metavar="N", least=0
+        ),
+    ] = None,
+    software: Annotated[str | None, Help("For requests that name none: vllm, vllm==0.24.0, a commit.", metavar="NAME")] = None,
+    strict: Annotated[bool, Help("Refuse a request if no model was trained on the software that it names.")] = False,
+    compiled: Annotated[bool, Help("Answer in Python even where there is a C compiler.", option="--no-compile")] = True,
     progress: Wanted = "auto",
     stop: Callable[[], bool] | None = None,
     ready: Callable[[str, int], None] = lambda url, models: None,
@@ -62,10 +76,10 @@ def serve(
     settings = Settings(host, port, read_token(token_file), tuple(allow_host), max_body, max_batch, rate,
                         software=software, strict=strict)  # fmt: skip
     with shown(progress) as show:
-        sources = opened(store, compile=compile)
+        sources = opened(store, compile=compiled)
         for sentence in sources.problems:
             show.say(sentence)
-        if compile and find_compiler() is None:
+        if compiled and find_compiler() is None:
             show.say(NO_COMPILER)
     run(create_app(sources, settings), settings, stop=stop, ready=lambda url: ready(url, len(sources.models())))
 

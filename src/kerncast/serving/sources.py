@@ -322,7 +322,7 @@ def _unused(path: Path, taken: Iterable[str]) -> str:
 def check_device(device: str | None) -> None:
     """A request from elsewhere names a device: it must not make this machine read a file."""
     if device is not None and ("/" in device or device.endswith(".toml")):
-        raise InvalidValue(f"a request names its device, got '{quoted(device, 80)}': `kerncast devices` lists the names")
+        raise InvalidValue(f"a request names its device, got '{quoted(device, 80)}': `kerncast list device` lists the names")
 
 
 def _by_name(find: Find) -> Find:

@@ -1,4 +1,4 @@
-"""What `kerncast verify` checks of a store of models."""
+"""What `kerncast inspect --verify` checks of a store of models."""
 
 from __future__ import annotations
 

@@ -48,6 +48,7 @@ from kerncast.store.shipped import shipped_entries
 from kerncast.writing.terminal import printable
 
 if TYPE_CHECKING:  # it imports collecting, which a store only needs for checks
+    from kerncast.collecting.plan import Measuring
     from kerncast.store.recheck import ModelCheck
 
 __all__ = [
@@ -97,13 +98,9 @@ class Store:
         self,
         model: Model | str | Path,
         *,
-        backend: str | None = None,
-        benchmark: str | None = None,
-        set: Mapping[str, str] | None = None,
-        devices: str | Sequence[str] = "0",
+        measuring: Measuring | None = None,
         sample: int = 96,
         seconds: str | float | None = None,
-        cache: str | None = None,
         max_shift: float = 10.0,
         max_choice: float = 2.0,
         seed: int = 0,
@@ -118,8 +115,8 @@ class Store:
         from kerncast.store.drift import Tolerance
         from kerncast.store.recheck import recheck
 
-        loaded, measuring = self._loaded(model), plan.Measuring(cache=cache)
-        runs = plan.runner(loaded.family, backend, benchmark, set or {}, devices, measuring)
+        loaded, measuring = self._loaded(model), measuring or plan.Measuring()
+        runs = plan.runner(loaded.family, measuring)
         return recheck(
             loaded, runs, measuring.policy(runs.benchmark), count=sample, seed=seed,
             seconds=None if seconds is None else plan.seconds(seconds),

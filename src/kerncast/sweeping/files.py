@@ -152,7 +152,7 @@ def write_vectors(
         raise InvalidValue(
             f"the sweep is empty: no config of {sweep.family.id} is valid on {sweep.device.name} for any of its "
             f"{sweep.problem_count:,} problems; see "
-            f"`kerncast families {word(sweep.family.id)} --device {word(sweep.device.name)}`"
+            f"`kerncast list family {word(sweep.family.id)} --device {word(sweep.device.name)}`"
         )
     return summary
 

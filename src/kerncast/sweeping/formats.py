@@ -144,5 +144,5 @@ def refuse(layout: Format, family: Family, *only: str) -> None:
     """Refuse a family for a layout that can express only some others."""
     if family.id not in only:
         raise InvalidValue(
-            f"`format={layout.name}` writes vectors of {', '.join(only)}, not of {family.id}: use parquet or json"
+            f"`file_format={layout.name}` writes vectors of {', '.join(only)}, not of {family.id}: use parquet or json"
         )

@@ -104,7 +104,7 @@ class SuiteSweep:
         digest = content_digest(batches())
         if not sum(heights):
             raise InvalidValue(
-                f"no problem of {self.name} is left: loosen `vary`, `max_flops` or `max_bytes` (`kerncast ops "
+                f"no problem of {self.name} is left: loosen `vary`, `max_flops` or `max_bytes` (`kerncast list op "
                 f"{word(self.family.op.name)}` lists the values)"
             )
         return _Survey(digest, sum(heights), np.array(vectors, np.int64))

@@ -172,7 +172,7 @@ class TtSweep(Format):
             height += block.height
             if height > MOST_VECTORS:
                 raise InvalidValue(
-                    f"`format=tt-sweep` holds at most {MOST_VECTORS:,} vectors: thin the sweep with `max_vectors`"
+                    f"`file_format=tt-sweep` holds at most {MOST_VECTORS:,} vectors: thin the sweep with `max_vectors`"
                 )
         rows = pl.concat(held)
         own = MODULES[_family_id(rows)]

@@ -173,22 +173,22 @@ def _with_columns(table: Table, layout: Layout, base: Forests | None) -> Table:
 def _refuse_unfit(family: Family, kind: str, machines: int, targets: tuple[str, ...]) -> Layout:
     """Refuse what the layout cannot hold."""
     if family.id not in LAYOUTS or kind != Gbdt.kind:
-        raise InvalidValue(f"`format=ck` is for gbdt models of {', '.join(LAYOUTS)}, not for {kind} models of {family.id}")
+        raise InvalidValue(f"`file_format=ck` is for gbdt models of {', '.join(LAYOUTS)}, not for {kind} models of {family.id}")
     if machines > 1:
-        raise InvalidValue(f"`format=ck` holds one device, the rows are of {machines}: keep one with `where` 'device=…'")
+        raise InvalidValue(f"`file_format=ck` holds one device, the rows are of {machines}: keep one with `where` 'device=…'")
     strange = [name for name in targets if name not in TARGETS]
     if strange:
-        raise InvalidValue(f"`format=ck` needs targets that its readers know ({', '.join(TARGETS)}), not {strange[0]}")
+        raise InvalidValue(f"`file_format=ck` needs targets that its readers know ({', '.join(TARGETS)}), not {strange[0]}")
     return LAYOUTS[family.id]
 
 
 def _continued(base: Model, table: Table, targets: tuple[str, ...]) -> Forests:
     """The forests of the base, whose schema must be that of the data."""
-    where = f"`warm_start` {base.path}"
+    where = f"`base` {base.path}"
     if not (base.path / SPEC).is_file():
         raise InvalidValue(
-            f"{where}: `format=ck` continues CK's forests of the base, and it has none: train the base with `format=ck`, or "
-            "leave `format` out"
+            f"{where}: `file_format=ck` continues its CK forests, and it has none: train it with `file_format=ck`, or "
+            "leave `file_format` out"
         )
     found = read_forests(base.path)
     lacking = [name for name in targets if name not in found.by_target]

@@ -69,7 +69,7 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
     """Check that the base has the same inputs, target, family and device as the data."""
     manifest, recipe = base.manifest, procedure.recipe
     if not type(base.learner).continues:
-        raise InvalidValue(f"a {manifest.kind} model cannot be continued: train it from scratch, without `warm_start`")
+        raise InvalidValue(f"a {manifest.kind} model cannot be continued: train it from scratch, without `base`")
     dtypes = tuple(table.rows.frame["problem.dtype"].unique().sort()) if "problem.dtype" in table.rows.frame.columns else ()
     device = {item.name for item in table.devices}
     same = (
@@ -83,18 +83,18 @@ def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:
     )  # fmt: skip
     if recipe.kind != manifest.kind:
         raise InvalidValue(
-            f"`warm_start` {base.path}: it is a {manifest.kind} model, but the model asked for is {recipe.kind}: leave `model` "
+            f"`base` {base.path}: it is a {manifest.kind} model, but the model asked for is {recipe.kind}: leave `kind` "
             "out, or train from scratch"
         )
     for what, theirs, ours in same:
         if theirs != ours:
             raise InvalidValue(
-                f"`warm_start` {base.path}: its {what} is {_short(theirs)}, the data's is {_short(ours)}; they must agree: "
+                f"`base` {base.path}: its {what} is {_short(theirs)}, the data's is {_short(ours)}; they must agree: "
                 "train from scratch, or choose other data"
             )
     _refuse_other_features(base, table.rows.names)
     if manifest.features.digest != feature_digest(table.family, table.rows.names):
-        raise InvalidValue(f"`warm_start` {base.path}: the formulas of its features have changed since: train from scratch")
+        raise InvalidValue(f"`base` {base.path}: the formulas of its features have changed since: train from scratch")
 
 
 def as_read_by(base: Model, table: Table) -> Table:
@@ -104,7 +104,7 @@ def as_read_by(base: Model, table: Table) -> Table:
     """
     if not type(base.learner).continues:
         raise InvalidValue(
-            f"`warm_start` {base.path}: its only forest is of milliseconds, which a model of kerncast cannot continue: use a "
+            f"`base` {base.path}: its only forest is of milliseconds, which a model of kerncast cannot continue: use a "
             "directory that has model_tflops.lgbm or model_bandwidth.lgbm"
         )
     if table.family is not base.family or [item.name for item in table.devices] != [base.device.name]:
@@ -121,7 +121,7 @@ def _refuse_other_features(base: Model, ours: tuple[str, ...]) -> None:
              ("only the data have", [name for name in ours if name not in theirs]))  # fmt: skip
     told = [f"{who} {', '.join(names[:3])}{' …' if len(names) > 3 else ''}" for who, names in sides if names]
     raise InvalidValue(
-        f"`warm_start` {base.path}: its features are not those of the data: {'; '.join(told) or 'their order differs'}; they "
+        f"`base` {base.path}: its features are not those of the data: {'; '.join(told) or 'their order differs'}; they "
         "must agree: train from scratch, or choose other data"
     )
 

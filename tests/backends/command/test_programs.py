@@ -13,15 +13,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-import kerncast
 from kerncast.backends.command import CommandBackend
 from kerncast.backends.command.benchmark import load
 from kerncast.backends.command.process import Programs
 from kerncast.backends.contract import Answer, Ended
+from kerncast.declared.family_file import family_named
 from kerncast.op import Config, Problem
 from kerncast.testing.backends import BackendContract
 
-SINGLE = kerncast.get_family("eltwise_unary/single")
+SINGLE = family_named("eltwise_unary/single")
 HEAD = """
 name = "mine"
 family = "eltwise_unary/single"

@@ -9,9 +9,12 @@ import polars as pl
 import pytest
 
 import kerncast
+from kerncast import devices
 from kerncast.data.importers import Options, import_files
+from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.op import Problem
+from kerncast.registry import OPS
 from kerncast.testing.importers import ImporterContract
 
 COLUMNS = ["framework", "version", "device", "op_name", "kernel_source", "gemm_dtype", "m", "n", "k", "latency"]
@@ -124,8 +127,8 @@ def test_one_code_path_without_a_name_here_is_other_and_two_are_refused(tmp_path
 
 def test_library_features_have_the_values_that_pencil_and_paper_give():
     """M=300 N=1000 K=64 in tiles of 128 × 256: 3 × 4 tiles on 132 units, 300 · 1000 of 384 · 1024 used."""
-    family, device = kerncast.get_family("gemm/library"), kerncast.get_device("h100")
-    problem = Problem(kerncast.get_op("gemm"), M=300, N=1000, K=64, dtype="fp16", layout="rcr")
+    family, device = family_named("gemm/library"), devices.get("h100")
+    problem = Problem(OPS.get("gemm"), M=300, N=1000, K=64, dtype="fp16", layout="rcr")
     values = {**family.problem.qualified(problem.as_dict()), "c.kernel_source": LINEAR}
     got = family.features_on(device, ["fp16"]).program.scalar(values)
     assert (got["tiles_128x256"], got["waves_128x256"]) == (12, 1)

@@ -153,7 +153,7 @@ def test_one_odd_row_costs_itself_alone(tmp_path, kind, column, cell, why):
     good = table(kind, rows=5)
     odd = pl.Series([*good[column][:3].to_list(), cell, good[column][4]], dtype=good.schema[column], strict=False)
     good.with_columns(odd.alias(column)).write_parquet(tmp_path / "t.parquet")
-    dataset = kerncast.read(tmp_path / "t.parquet", format="aiconfigurator")
+    dataset = kerncast.read(tmp_path / "t.parquet", file_format="aiconfigurator")
     assert dataset.read()["source_line"].to_list() == [1, 2, 3, 5]
     (found,) = dataset.skipped.kinds
     assert why in found.example
@@ -190,7 +190,7 @@ def test_linear_attention_and_its_convolution_are_two_ops(tmp_path):
     assert any("d_model, model_name, extra" in note for note in dataset.notes)
     frame.drop("phase").write_parquet(tmp_path / "gdn_perf.parquet")
     with pytest.raises(KerncastError, match="a table of gdn needs the column 'phase'"):
-        kerncast.read(tmp_path / "gdn_perf.parquet", format="aiconfigurator")
+        kerncast.read(tmp_path / "gdn_perf.parquet", file_format="aiconfigurator")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_tables_of_older_releases_and_files_of_another_kind(tmp_path):
     text = tmp_path / "gemm_perf.txt"
     text.write_text(table("gemm").write_csv())
     with pytest.raises(KerncastError, match=r"gemm_perf\.txt, not a parquet file: .* `kerncast import csv`"):
-        kerncast.read(text, format="aiconfigurator")
+        kerncast.read(text, file_format="aiconfigurator")
 
 
 def test_a_part_is_read_by_op_device_and_software(systems):
@@ -303,7 +303,7 @@ def test_a_wheel_with_a_damaged_table_is_refused_by_name(tmp_path, systems):
                 data = file.read_bytes()
                 archive.writestr(file.relative_to(systems).as_posix(), data[:-50] if file.name.startswith(damaged) else data)
         (tmp_path / "t.whl").write_bytes(buffer.getvalue())
-        return kerncast.read(tmp_path / "t.whl", format="aiconfigurator")
+        return kerncast.read(tmp_path / "t.whl", file_format="aiconfigurator")
 
     assert wheel("dsa").rows == 12
     with pytest.raises(KerncastError, match=r"t\.whl, l40s/group/vllm/0\.24\.0/gemm_perf\.parquet, the table is not a parquet"):
@@ -318,7 +318,7 @@ def test_installed_tables_are_found_without_importing_their_package(tmp_path, sy
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "aiconfigurator_core", None)  # as if it were not installed
         with pytest.raises(NotFound, match="the package aiconfigurator-core is not installed: `pip install"):
-            kerncast.read(format="aiconfigurator", installed=True)
+            kerncast.read(file_format="aiconfigurator", installed=True)
     systems.rename(package / "systems")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
     code, out, err = run(

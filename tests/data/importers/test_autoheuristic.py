@@ -7,7 +7,9 @@ import zipfile
 import pytest
 
 import kerncast
+from kerncast import devices
 from kerncast.data.importers import Options, import_files
+from kerncast.declared.family_file import family_named
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.testing.importers import ImporterContract
 
@@ -124,7 +126,7 @@ def test_mixed_mm_has_two_types_and_features_that_see_both(tmp_path):
         ("fp16", "int8", "rcr"), ("bf16", "uint8", "rcr"),
     ]  # fmt: skip
     assert rows["key"].n_unique() == 3
-    family, device = kerncast.get_family("mixed_mm/triton"), kerncast.get_device("a100")
+    family, device = family_named("mixed_mm/triton"), devices.get("a100")
     values = {f"p.{name}": rows[f"problem.{name}"][1] for name in family.problem.parameters}
     values |= {f"c.{name}": rows[f"config.{name}"][1] for name in family.config.parameters}
     got = family.features_on(device, ["fp16"]).program.scalar(values)
@@ -150,7 +152,7 @@ def test_pad_mm_has_padding_in_the_problem_and_the_choice_in_the_config(tmp_path
     assert rows["config.choice"].to_list() == ["orig", "pad", "pad"]
     names = [f"problem.{name}" for name in ("pad_m", "pad_k", "pad_n", "align", "a_prepadded", "b_prepadded", "tf32")]
     assert rows.select(names).rows()[1:] == [(1, 0, 0, 8, False, True, False), (1, 1, 0, 4, False, False, True)]
-    family, device = kerncast.get_family("pad_mm/inductor"), kerncast.get_device("a100")
+    family, device = family_named("pad_mm/inductor"), devices.get("a100")
     values = {f"p.{name}": rows[f"problem.{name}"][1] for name in family.problem.parameters}
     program = family.features_on(device, ["fp16"]).program
     orig, pad = (program.scalar({**values, "c.choice": choice}) for choice in ("orig", "pad"))
@@ -220,9 +222,9 @@ def test_what_is_not_known_is_refused_with_its_line(tmp_path, content, old, new,
 def test_a_log_read_in_pieces_is_the_log_read_at_once(tmp_path, monkeypatch):
     """Pieces bound the memory; lines, numbers and skipped rows stay the same."""
     (tmp_path / "log.txt").write_bytes(MM + b"1,2,3\n")
-    whole = kerncast.read(tmp_path / "log.txt", format="autoheuristic", device="a100")
+    whole = kerncast.read(tmp_path / "log.txt", file_format="autoheuristic", device="a100")
     monkeypatch.setattr("kerncast.data.importers.autoheuristic.PIECE_BYTES", 100)
-    pieces = kerncast.read(tmp_path / "log.txt", format="autoheuristic", device="a100")
+    pieces = kerncast.read(tmp_path / "log.txt", file_format="autoheuristic", device="a100")
     assert pieces.frame().equals(whole.frame())
     assert pieces.skipped.kinds == whole.skipped.kinds
     assert whole.skipped.rows == 1

@@ -334,7 +334,7 @@ def test_files_without_anything_to_read_are_refused_with_the_rule(read, content,
     """The rule, the value and what was counted."""
     with pytest.raises(BadFile, match=words):
         read(content)
-    with pytest.raises(InvalidValue, match="`set` and `mapping` do not apply"):
+    with pytest.raises(InvalidValue, match="`constants` and `mapping` do not apply"):
         read(LOG, Options(device="gfx950", values={"func": "exp"}))
 
 

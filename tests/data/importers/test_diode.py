@@ -82,19 +82,19 @@ def test_json_and_msgpack_give_the_same_rows_and_times_are_milliseconds(tmp_path
 
 
 def test_what_a_shape_does_not_say_can_be_said(tmp_path):
-    """`set` gives the layout and TF32; TF32 is for fp32 alone; what the file says itself is used."""
+    """`constants` gives the layout and TF32; TF32 is for fp32 alone; what the file says itself is used."""
     data = dataset(mm={shape(dtype="float32"): [timed(1.0)], shape(): [timed(1.0)]})
     plain = read(tmp_path, data, name="plain")
     assert plain.frame()["problem.tf32"].to_list() == [False, False]
     assert any("1 fp32 rows" in note for note in plain.notes)
-    told = read(tmp_path, data, name="told", set={"layout": "rcr", "tf32": "true"}).frame()
+    told = read(tmp_path, data, name="told", constants={"layout": "rcr", "tf32": "true"}).frame()
     assert told.select("problem.layout", "problem.tf32").rows() == [("rcr", True), ("rcr", False)]
     own = dataset(mm={shape(dtype="float32"): [timed(1.0, ALLOW_TF32=True)]})
     assert read(tmp_path, own, name="own").frame()["problem.tf32"].to_list() == [True]
-    with pytest.raises(InvalidValue, match="`set` layout must be"):
-        read(tmp_path, data, name="bad", set={"layout": "nt"})
+    with pytest.raises(InvalidValue, match="`constants` layout must be"):
+        read(tmp_path, data, name="bad", constants={"layout": "nt"})
     with pytest.raises(KerncastError, match="'dtype'"):
-        read(tmp_path, data, name="bad", set={"dtype": "fp16"})
+        read(tmp_path, data, name="bad", constants={"dtype": "fp16"})
 
 
 def test_the_device_is_named_or_asked_for_and_never_contradicted(tmp_path):
@@ -125,7 +125,7 @@ def test_rows_that_gemm_triton_lacks_are_skipped_by_reason(tmp_path):
     assert found.rows == 6
     assert {kind.kind: kind.rows for kind in found.skipped.kinds} == {
         "a time must be a positive number of milliseconds": 2,
-        "a config must be one of gemm/triton's (`kerncast families gemm/triton`)": 1,
+        "a config must be one of gemm/triton's (`kerncast list family gemm/triton`)": 1,
         "`config` must be an object": 1,
         "a size must be a number, not a symbol": 1,
         "A and B must have one dtype, and gemm must have it": 1,
@@ -154,14 +154,14 @@ def test_a_config_that_occurs_twice_is_a_repeat_and_said(tmp_path):
 def test_what_holds_no_times_is_refused_with_the_next_step(tmp_path, data, why):
     """A table of choices, another file, nothing that gemm has."""
     with pytest.raises(BadFile, match=why):
-        read(tmp_path, data, format="diode")
+        read(tmp_path, data, file_format="diode")
 
 
 def test_values_that_only_their_writer_can_read_are_refused_by_their_type(tmp_path):
     """An extension of msgpack is no object of Python in a message."""
     data = {"hardware": {"h100": {"operation": msgspec.msgpack.Ext(5, b"abc")}}}
     with pytest.raises(BadFile, match=r"it has a value of msgpack's extension type 5 \(3 bytes\)"):
-        read(tmp_path, data, msgspec.msgpack.encode, format="diode")
+        read(tmp_path, data, msgspec.msgpack.encode, file_format="diode")
 
 
 def test_a_model_trains_on_it_and_answers(tmp_path):

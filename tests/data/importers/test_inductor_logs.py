@@ -123,16 +123,16 @@ def test_a_block_becomes_rows_with_strides_dtypes_and_exact_times(tmp_path):
 
 def test_a_bias_gaps_and_older_versions_are_read(tmp_path):
     """addmm has a bias and a leading dimension; of two library kernels the op's own counts; hyphens separate arguments."""
-    found = read(tmp_path, BIASED + OLD, set={"dtype": "fp16", "layout": "rrr"})
+    found = read(tmp_path, BIASED + OLD, constants={"dtype": "fp16", "layout": "rrr"})
     assert seen(found, "problem.batch", "problem.bias", "problem.lda", "problem.dtype", "config.kind") == [
         (1, True, 160, "bf16", "library", pytest.approx(30_000)),
         (1, True, 160, "bf16", "triton", pytest.approx(31_000)),
         (8, None, None, "fp16", "triton", pytest.approx(50_000)),
         (8, None, None, "fp16", "library", pytest.approx(60_000)),
     ]
-    with pytest.raises(InvalidValue, match="neither dtypes nor strides: add `set` dtype=fp16"):
+    with pytest.raises(InvalidValue, match="neither dtypes nor strides: add `constants` dtype=fp16"):
         read(tmp_path, OLD, name="asked")
-    oldest = read(tmp_path, OLDEST, name="oldest", set=["dtype=fp16", "layout=rcr"])
+    oldest = read(tmp_path, OLDEST, name="oldest", constants=["dtype=fp16", "layout=rcr"])
     assert seen(oldest, "config.kind", "problem.layout") == [("library", "rcr", pytest.approx(10_000))]
     assert any("whose tile the log does not give" in note for note in oldest.notes)
 
@@ -159,7 +159,7 @@ def test_lines_of_several_processes_may_alternate(tmp_path):
 
 def test_kernels_of_a_cpu_belong_to_the_cpu_family(tmp_path):
     """Inductor's C++ kernel and ATen's; threads are said by the caller; a device of the other kind is refused."""
-    found = read(tmp_path, CPU, device="cpu_generic", set={"threads": "2"})
+    found = read(tmp_path, CPU, device="cpu_generic", constants={"threads": "2"})
     assert found.families[0].id == "gemm/inductor_cpp"
     assert seen(found, "problem.M", "problem.N", "problem.K", "problem.threads", "config.kind") == [
         (32, 128, 256, 2, "aten", pytest.approx(43_055)),
@@ -222,7 +222,7 @@ def test_the_list_of_results_has_all_choices_and_names_the_gpu(tmp_path):
 def test_sizes_that_the_listed_file_has_wrong_are_left_out(tmp_path):
     """It takes a batch for M and packed weights for a matrix: only mm and addmm are read."""
     both = [*LISTED, {"(4, 16, 8)": [{"type": "cublas", "time": 0.02}, None], "kernel_type": "bmm"}]
-    found = read(tmp_path, json.dumps(both), set={"dtype": "torch.float16", "layout": "rrr"})
+    found = read(tmp_path, json.dumps(both), constants={"dtype": "torch.float16", "layout": "rrr"})
     assert found.rows == 3
     assert set(found.frame()["problem.M"]) == {64}
     assert found.frame()["config.kpack"].null_count() == 3  # what Inductor writes where there is none
@@ -237,7 +237,7 @@ def test_other_ops_symbols_and_foreign_files_are_refused_or_counted(tmp_path):
     with pytest.raises(BadFile, match="not known numbers"):
         read(tmp_path, symbolic, name="b")
     with pytest.raises(BadFile, match="no log of max-autotune"):
-        read(tmp_path, "just some words\n", name="c", format="inductor")
+        read(tmp_path, "just some words\n", name="c", file_format="inductor")
     assert read(tmp_path, conv + NEW, name="d").rows == 6
 
 
@@ -261,7 +261,7 @@ def test_damaged_logs_are_read_or_refused_but_never_crash(tmp_path):
                         [b"9" * 400, b"\x00", b"'" * 50, b"\n", b"x" * 3000, b"-1", b"1e999", b"\xff"]
                     )
         try:
-            read(tmp_path, bytes(data), name=f"n{number}", device=rng.choice(["h100", "cpu_generic"]), format="inductor",
-                 set={"dtype": "fp16", "layout": "rrr"} if rng.random() < 0.5 else None)  # fmt: skip
+            read(tmp_path, bytes(data), name=f"n{number}", device=rng.choice(["h100", "cpu_generic"]), file_format="inductor",
+                 constants={"dtype": "fp16", "layout": "rrr"} if rng.random() < 0.5 else None)  # fmt: skip
         except KerncastError as error:
             assert "\n" not in str(error)  # noqa: PT017

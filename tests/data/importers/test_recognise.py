@@ -48,7 +48,7 @@ def test_aiconfigurator_is_recognised_as_a_table_a_wheel_and_a_folder(tmp_path):
     assert read["systems"].contents.sources[0].name == "h200_sxm/gemm/vllm/1/gemm_perf.parquet"
     (tmp_path / "other").mkdir()
     perf(tmp_path / "other", "dsa_perf.parquet")
-    with pytest.raises(InvalidValue, match="is not recognised: name its `format`"):
+    with pytest.raises(InvalidValue, match="is not recognised: name its `file_format`"):
         kerncast.read(tmp_path / "other")
 
 

@@ -112,5 +112,5 @@ def test_lines_of_wormhole_cards_are_not_relabelled(tmp_path):
 @pytest.mark.parametrize("values", [{"points": "1"}, {"points": "many"}, {"func": "exp"}])
 def test_settings_that_mean_nothing_are_refused(tmp_path, values):
     """`--set` knows `points`, a whole number of at least 2."""
-    with pytest.raises(InvalidValue, match="`set`"):
+    with pytest.raises(InvalidValue, match="`constants`"):
         rows_of(tmp_path, SAMPLE, **values)

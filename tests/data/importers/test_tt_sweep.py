@@ -159,7 +159,7 @@ def test_the_vectors_are_found_beside_the_results_or_named(read, write, tmp_path
         read(alone)
     with pytest.raises(InvalidValue, match="there is no file nowhere"):
         read(alone, Options(device="wormhole_b0", values={"vectors": "nowhere"}))
-    with pytest.raises(InvalidValue, match="`set` func does not apply"):
+    with pytest.raises(InvalidValue, match="`constants` func does not apply"):
         read(alone, Options(device="wormhole_b0", values={"func": "exp"}))
     with pytest.raises(BadFile, match="there is no results file in it"):
         read(tmp_path / "s/vectors_export")

@@ -1,4 +1,4 @@
-"""The portfolio: the smallest set that loses little on problems it was not chosen by; `kerncast portfolio` shows it."""
+"""The portfolio: the smallest set that loses little on problems that it was not chosen by."""
 
 import json
 
@@ -144,12 +144,12 @@ def test_a_model_and_its_data_give_the_same_portfolio(home):
 
 def test_the_verb_shows_the_curve_and_writes_a_list_that_sweep_reads(home, run, tmp_path):
     """A line and a bar per size; --json has the same numbers; --out is what `--configs portfolio:FILE` takes."""
-    code, out, _ = run("portfolio", home / "m", "--loss", "0.01", "--out", tmp_path / "keep.json")
+    code, out, _ = run("export", "--to", "portfolio", home / "m", "--loss", "0.01", "--out", tmp_path / "keep.json")
     assert code == 0
     assert "gemm/triton: 30 problems, 9 configs" in out
     assert "█" in out
     assert f"written to {tmp_path / 'keep.json'}. Next: kerncast sweep gemm/triton" in out
-    code, text, _ = run("portfolio", home / "d", "--loss", "0.01", "--json")
+    code, text, _ = run("export", "--to", "portfolio", home / "d", "--loss", "0.01", "--json")
     data = json.loads(text)
     assert data["portfolio"] == json.loads((tmp_path / "keep.json").read_text())
     assert [point["size"] for point in data["curve"]] == list(range(1, len(data["curve"]) + 1))
@@ -160,14 +160,14 @@ def test_the_verb_shows_the_curve_and_writes_a_list_that_sweep_reads(home, run, 
 
 def test_the_verb_refuses_what_it_cannot_do(home, run, tmp_path):
     """One sentence and exit code 2: a list that sweep could not read, a filter on a model, nothing to choose."""
-    assert "--out must be a .json file" in run("portfolio", home / "d", "--out", tmp_path / "keep.csv")[2]
-    code, _, err = run("portfolio", home / "m", "--where", "problem.M=128")
+    assert "--out must be a .json file" in run("export", "--to", "portfolio", home / "d", "--out", tmp_path / "keep.csv")[2]
+    code, _, err = run("export", "--to", "portfolio", home / "m", "--where", "problem.M=128")
     assert (code, err.count("\n")) == (2, 1)
     assert "--where and --family are for datasets" in err
     single = FAMILIES.get("matmul_sharded/single")
     rows = {f"problem.{name}": [32, 64] for name in "MKN"} | {"problem.num_cores": 8, "status": "ok", "time_ns": [1e3, 2e3]}
     synthetic_dataset(tmp_path / "s", pl.DataFrame({"device": "wormhole_b0", **rows}), single)
-    code, _, err = run("portfolio", tmp_path / "s")
+    code, _, err = run("export", "--to", "portfolio", tmp_path / "s")
     assert code == 2
     assert "matmul_sharded/single has exactly one config: there is nothing to choose" in err
 

@@ -1,4 +1,4 @@
-"""`kerncast explore`: the page on models and datasets, until it is told to stop."""
+"""`kerncast serve --open`: the page on models and datasets, until it is told to stop."""
 
 import json
 import threading
@@ -50,5 +50,5 @@ def test_what_cannot_be_looked_at_is_refused_by_name(explored, tmp_path, run):
                          ([tmp_path / "empty"], "is empty")):  # fmt: skip
         with pytest.raises((InvalidValue, NotFound), match=words):
             server.explore(given, browser=False, stop=lambda: True)
-    code, _, said = run("explore", tmp_path / "none", "--no-browser")
+    code, _, said = run("serve", "--open", tmp_path / "none", "--no-browser")
     assert (code, "Traceback" in said) == (2, False)

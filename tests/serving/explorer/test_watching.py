@@ -8,23 +8,24 @@ from urllib.request import Request, urlopen
 import polars as pl
 import pytest
 
-import kerncast
+from kerncast import devices
 from kerncast.collecting.journal import Journal
 from kerncast.collecting.run import Request as Wanted
 from kerncast.collecting.run import collect, locked
 from kerncast.data.dataset import Dataset
 from kerncast.data.journal import NAME, STATE, STATE_FILE, Header, State
+from kerncast.declared.family_file import family_named
 from kerncast.serving import watched
 from kerncast.serving.explorer.watching import VectorStatuses, Watch
 from kerncast.testing.backends import QUICK
 from kerncast.testing.models import synthetic_rows
 
-TRITON = kerncast.get_family("gemm/triton")
+TRITON = family_named("gemm/triton")
 BEGAN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 def vectors(count=16, problems=3):
-    configs = TRITON.config.sample(count, 0, TRITON.bindings({"dtype": "fp16"}, kerncast.get_device("a100")))
+    configs = TRITON.config.sample(count, 0, TRITON.bindings({"dtype": "fp16"}, devices.get("a100")))
     configs = configs.rename(lambda name: f"config.{name}")
     shapes = pl.DataFrame({"problem.M": [64 * (1 + number) for number in range(problems)]})
     fixed = {"N": 64, "K": 64, "split_k": 1, "batch": 1, "dtype": "fp16", "layout": "rcr", "tf32": False}

@@ -255,7 +255,7 @@ def _with_settings(benchmark: Benchmark, given: Mapping[str, str]) -> Benchmark:
     filled = {name: structs.replace(item, default=given.get(name, item.default)) for name, item in benchmark.settings.items()}
     for name, item in filled.items():
         if item.default is None:
-            raise InvalidValue(f"benchmark {benchmark.name} needs `set` {name}=… ({item.doc})")
+            raise InvalidValue(f"benchmark {benchmark.name} needs `settings` {name}=… ({item.doc})")
     return structs.replace(benchmark, settings=filled)
 
 

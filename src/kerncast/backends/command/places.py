@@ -56,4 +56,4 @@ def _check_folder(benchmark: Benchmark, static: Mapping[str, Value], where: str,
 
 def _hint(text: str, otherwise: str) -> str:
     settings = [name.partition(".")[2] for name in names_in(text) if name.startswith("setting.")]
-    return f"give its path with `set` {settings[0]}=…" if settings else otherwise
+    return f"give its path with `settings` {settings[0]}=…" if settings else otherwise

@@ -3,129 +3,33 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-import click
-
+from kerncast.api.collect import collect
 from kerncast.api.printing import echo
 from kerncast.api.showing import shown
-from kerncast.cli import completing
-from kerncast.cli.on_ray import on_ray_options
 from kerncast.cli.signals import polite_signals
+from kerncast.cli.verb import Call, verb
 from kerncast.cli.views.hardware import hardware_lines
-from kerncast.cli.views.output import above_zero, json_option, print_json, table
+from kerncast.cli.views.output import Json, print_json, table
+from kerncast.collecting.request import Summary
 from kerncast.progress import Progress
+from kerncast.serving import watched
+from kerncast.writing.help import Help
 from kerncast.writing.shell import word
 
-if TYPE_CHECKING:
-    from kerncast.collecting.request import Summary
 
-
-@click.command("collect")
-@click.argument("family_id", metavar="FAMILY", shell_complete=completing.families)
-@click.option(
-    "--problems",
-    multiple=True,
-    metavar="SPEC",
-    help="As for `kerncast sweep`: small, llm, wide, edge, lognormal:N, grid:…, FILE.",
-)
-@click.option(
-    "--vary", multiple=True, metavar="NAME=VALUES", help="One more axis: dtype=fp32, layout=all, threads=1,2. May be repeated."
-)
-@click.option(
-    "--max-flops", type=float, callback=above_zero, metavar="FLOP", help="Leave out problems with more arithmetic than this."
-)
-@click.option(
-    "--configs",
-    metavar="SPEC",
-    help="all, sample:N (per problem), portfolio:FILE (or a dataset), for CK Tile kernels:FILE (names of kernels) or "
-    "build:DIR (the benchmarks of a build folder), or for gemm/triton what Inductor offers: inductor, inductor:exhaustive. "
-    "[default: all]",
-)
-@click.option(
-    "--vectors",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Vectors that `kerncast sweep` wrote, instead of --problems.",
-)
-@click.option("--backend", metavar="NAME", help="What runs the kernels. [default: the first that knows the family]")
-@click.option(
-    "--benchmark",
-    metavar="NAME|FILE",
-    help="An external benchmark program instead: ck-tile, ck-tile-conv, cutlass-profiler, tt-metal-concatenate-heads, "
-    "tt-metal-create-qkv-heads, tt-metal-paged-sdpa-decode, tt-metal-reshard, tt-metal-sweep, or a TOML file "
-    "(docs/command.md).",
-)
-@click.option("--set", multiple=True, metavar="NAME=VALUE", help="A setting of the benchmark. May be repeated.")
-@click.option(
-    "--build-jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Kernels to build at the same time."
-)
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, metavar="DATASET", help="The dataset to write or to continue."
-)
-@click.option("--devices", metavar="LIST", help="Device indices, one worker process each: 0,1. [default: 0]")
-@on_ray_options("every device of a cluster measures, and this command alone writes (docs/fleet.md)")
-@click.option(
-    "--resource",
-    metavar="NAME",
-    help="With --on ray: what counts the devices of a node, such as card. [default: GPU; for CPU kernels one device per node]",
-)
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Measure what a dataset lacks, finished or not. (An unfinished one continues without it.)",
-)
-@click.option(
-    "--retry-failed",
-    is_flag=False,
-    flag_value="all",
-    metavar="[STATUS,…]",
-    help="Measure failed vectors of the dataset again: all of them, or those with these statuses: compile_error,crash.",
-)
-@click.option("--budget", metavar="TIME", help="Stop after this long, from the start of the command: 90s, 10m, 1h.")
-@click.option(
-    "--max-vectors", type=click.IntRange(min=1), metavar="N", help="Measure N vectors in total, spread over all problems."
-)
-@click.option(
-    "--active",
-    is_flag=True,
-    help="Within --budget or --max-vectors, measure next the fast configs that a model is least sure about.",
-)
-@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Maximum samples per vector.")
-@click.option("--warmup", metavar="TIME", help="Warm-up time per vector: 0.002s.")
-@click.option("--timeout", metavar="TIME", help="Kill a launch or a benchmark program after this long: 10s.")
-@click.option(
-    "--chunk-size", type=click.IntRange(min=1), default=64, show_default=True, help="Vectors whose samples are interleaved."
-)
-@click.option("--cache", type=click.Choice(["warm", "cold"]), help="State of the caches before each launch. [default: warm]")
-@click.option(
-    "--memory",
-    metavar="GB|none",
-    help="Memory limit of a worker (0: none); exceeding it is out_of_memory. [default: its share of 80 % of free memory]",
-)
-@click.option("--no-verify", is_flag=True, help="Do not check that kernels compute the right results.")
-@click.option("--reset-command", metavar="CMD", help="Run after a worker is lost, without a shell; {device} is its index.")
-@click.option(
-    "--alike-failures",
-    type=click.IntRange(min=0),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Stop when N configs in a row fail in the same way, without a row for them (0: never).",
-)
-@click.option(
-    "--capture-hw",
-    is_flag=True,
-    help="Keep what rocminfo, nvidia-smi and lscpu say in the dataset; warn where it contradicts the device's profile.",
-)
-@click.option(
-    "--watch", is_flag=True, help="Show the sweep on a page in the browser: rate, time left, statuses, the best so far."
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--dry-run", is_flag=True, help="Print vectors, compilations, time (by a short trial) and disk; write nothing.")
-@json_option
-def command(family_id: str, out: Path, watch: bool, as_json: bool, **options: Any) -> None:
+@verb("collect", collect)
+def command(
+    call: Call,
+    *,
+    watch: Annotated[
+        bool, Help("Show the sweep on a page in the browser: rate, time left, statuses, the best so far.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Measure the kernels of a family and write a dataset; a crash or a kill loses no row.
 
     Samples of one vector are spread over time, and a sentinel detects disturbances of the machine. Results are
@@ -134,24 +38,25 @@ def command(family_id: str, out: Path, watch: bool, as_json: bool, **options: An
     run the same command to continue. Exit code 3 when some vectors have no row yet, or nothing worked; vectors that
     --active leaves out do not count.
 
+    VECTORS is the folder that `kerncast sweep` wrote, instead of a family and --problems. With --on ray, every device of a
+    cluster measures, and this command alone writes.
+
     \b
     kerncast collect gemm/cpu --problems llm --vary dtype=fp32 --vary layout=rrr --max-flops 1e8 \\
         --configs sample:100 --out mine
-    kerncast collect gemm/cpu --vectors share-3 --devices 0 --budget 10m --out share-3-measured
-    kerncast collect gemm/cpu --vectors share-3 --active --budget 10m --out share-3-chosen
+    kerncast collect share-3 --devices 0 --budget 10m --out share-3-measured
+    kerncast collect share-3 --active --budget 10m --out share-3-chosen
     kerncast collect gemm/ck_tile --benchmark ck-tile --set build_dir=/ck/build --set arch=gfx942 --problems llm \\
         --vary dtype=fp16 --vary layout=rcr --configs sample:200 --build-jobs 16 --out mi300
-    kerncast collect gemm/triton --vectors llm --on ray --address 10.0.0.1:6379 --out fleet
+    kerncast collect llm --on ray --address 10.0.0.1:6379 --out fleet
     """
-    from kerncast.api.collect import collect
-
-    options["verify"] = not options.pop("no_verify")
-    if options["dry_run"]:
-        estimate = collect(family_id, out=out, **options)
+    out = Path(call["out"])
+    if call["dry_run"]:
+        estimate = call()
         print_json(estimate.as_json()) if as_json else echo(*str(estimate).split("\n"))
         return
     with shown(plain=True) as progress, polite_signals() as stop, _watched(watch, out, progress):
-        dataset = collect(family_id, out=out, progress=progress, stop=stop, **options)
+        dataset = call(extent=replace(call["extent"], stop=stop), progress=progress)
     collected = [dataset.collected, *dataset.collected.beside]
     if as_json:
         first, *others = (_as_json(each.summary, each.vectors) for each in collected)
@@ -171,7 +76,7 @@ def _watched(wanted: bool, out: Path, progress: Progress) -> AbstractContextMana
     """The page of the sweep, while it is measured."""
     if not wanted:
         return nullcontext()
-    from kerncast.serving.server import open_browser, watched
+    from kerncast.serving.server import open_browser
 
     def ready(url: str) -> None:
         progress.say(f"watch it at {url}")

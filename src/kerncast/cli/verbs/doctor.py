@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import platform
 
-import click
-
 import kerncast
+from kerncast.api.doctor import doctor
 from kerncast.api.printing import echo
-from kerncast.cli.views.output import json_option, print_json, table
+from kerncast.cli.verb import Call, verb
+from kerncast.cli.views.output import Json, print_json, table
 
 
-@click.command("doctor")
-@json_option
-def command(as_json: bool) -> None:
+@verb("doctor", doctor)
+def command(call: Call, *, as_json: Json = False) -> None:
     """Say what works on this machine, and what to install for the rest.
 
     Exit code 1 when a package that kerncast requires is missing.
     """
-    from kerncast.api.doctor import doctor
-
-    found = doctor()
+    found = call()
     if as_json:
         print_json(found.as_json())
     else:

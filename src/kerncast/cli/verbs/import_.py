@@ -2,76 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import click
 
 from kerncast.api.printing import echo, echo_exactly
+from kerncast.api.read import any_worked, read
 from kerncast.api.showing import shown
-from kerncast.cli import completing
 from kerncast.cli.options import in_options
-from kerncast.cli.views.output import json_option, print_json
+from kerncast.cli.verb import Call, verb
+from kerncast.cli.views.output import Json, print_json
 from kerncast.cli.views.skipped import skipped_facts, skipped_lines
+from kerncast.data.dataset import Dataset
+from kerncast.data.importers import get_importer
 from kerncast.errors import InvalidValue
+from kerncast.writing.help import Help
 from kerncast.writing.shell import word
 
 
-@click.command("import")
-@click.argument("format_name", metavar="FORMAT", shell_complete=completing.formats)
-@click.argument("paths", metavar="[PATH...]", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), metavar="DATASET", help="The directory to write; it must not exist.")
-@click.option(
-    "--device",
-    metavar="NAME",
-    shell_complete=completing.devices,
-    help="The device that was measured, if the table does not say (see `kerncast devices`).",
-)
-@click.option(
-    "--software", multiple=True, metavar="NAME=VALUE|NAME",
-    help="Software that was measured: commit=…, driver=…. vllm or vllm==0.24.0 (aiconfigurator): read only its rows, of each "
-    "device the newest version. May be repeated.",
-)  # fmt: skip
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="NAMES",
-    help="Read only these ops or kinds of table, comma-separated: gemm,moe (aiconfigurator).",
-)
-@click.option(
-    "--devices", multiple=True, metavar="NAMES", shell_complete=completing.devices,
-    help="Read only rows of these devices, comma-separated: h100,h200 (aiconfigurator).",
-)  # fmt: skip
-@click.option("--installed", is_flag=True, help="Read the tables of the installed package instead of a PATH (aiconfigurator).")
-@click.option(
-    "--mapping", type=click.Path(path_type=Path), metavar="FILE.toml", help="Which column holds which parameter (csv, parquet)."
-)
-@click.option("--set", multiple=True, metavar="NAME=VALUE", help="A parameter that is the same in every row. May be repeated.")
-@click.option(
-    "--strict", is_flag=True, help="Refuse the file at the first row that cannot be represented, instead of skipping the row."
-)
-@click.option("--guess", is_flag=True, help="Print a draft of the mapping file instead of importing (csv, parquet).")
-@click.option(
-    "--family",
-    metavar="NAME",
-    shell_complete=completing.families,
-    help="With --guess: the family whose parameters to look for; a name, or a TOML file that declares it.",
-)
-@json_option
+@verb("import", read)
 def command(
-    format_name: str,
-    paths: tuple[Path, ...],
-    out: Path | None,
-    device: str | None,
-    software: tuple[str, ...],
-    only: tuple[str, ...],
-    devices: tuple[str, ...],
-    installed: bool,
-    mapping: Path | None,
-    set: tuple[str, ...],
-    strict: bool,
-    guess: bool,
-    family: str | None,
-    as_json: bool,
+    call: Call,
+    format_name: Annotated[str, Help(metavar="FORMAT", names="formats")],
+    paths: Annotated[Sequence[Path], Help(metavar="[PATH...]")] = (),
+    *,
+    guess: Annotated[bool, Help("Print a draft of the mapping file instead of importing (csv, parquet).")] = False,
+    family: Annotated[
+        str | None,
+        Help(
+            "With `guess`: the family whose parameters to look for; a name, or a TOML file that declares it.",
+            metavar="NAME",
+            names="families",
+        ),
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """Convert another tool's table of measurements into a new dataset.
 
@@ -91,18 +57,14 @@ def command(
     kerncast import inductor autotune.log --device h100 --out logged
     kerncast import aiconfigurator --installed --only gemm,moe --devices h100,h200 --software vllm --out tables
     """
-    from kerncast.api.read import any_worked, read
-    from kerncast.data.importers import get_importer
-
     get_importer(format_name)
-    if not paths and not installed:
+    if not paths and not call["installed"]:
         raise InvalidValue("an import needs the PATH of at least one file")
     if guess:
-        from kerncast.data.dataset import Dataset
-
-        if out is not None or device or software or mapping or set or strict or only or devices or len(paths) != 1:
-            raise InvalidValue("--guess reads one table and prints a draft: combine it only with --family and --json")
-        draft = Dataset.guess_mapping(paths[0], format=format_name, family=family)
+        call.refuse_given("does not go with --guess, which reads one table and prints a draft")
+        if len(paths) != 1:
+            raise InvalidValue(f"--guess reads one table, got {len(paths)}: name one")
+        draft = Dataset.guess_mapping(paths[0], file_format=format_name, family=family)
         print_json({"mapping": draft}) if as_json else echo_exactly(draft, nl=False)
         asked = draft.count('"?"')
         first = f'answer what is marked "?" ({asked}), then' if asked else "read it, then"
@@ -111,13 +73,10 @@ def command(
         return
     if family is not None:
         raise InvalidValue("--family is only for --guess; an import takes the family from the mapping file")
-    if out is None:
+    if call["out"] is None:
         raise InvalidValue("an import needs --out DATASET, the directory to write")
     with shown() as progress:
-        dataset = read(
-            paths, format=format_name, out=out, device=device, software=software, mapping=mapping, set=set, strict=strict,
-            only=only, devices=devices, installed=installed, progress=progress,
-        )  # fmt: skip
+        dataset = call(paths=paths, file_format=format_name, progress=progress)
     notes = [in_options(note, click.get_current_context().command) for note in dataset.notes]
     notes = [note.replace("`where`", "`kerncast train` --where") for note in notes]  # an import has no conditions
     counts = {item.id: sum(p.rows for p in dataset.contents.parts if p.family == item.id) for item in dataset.families}

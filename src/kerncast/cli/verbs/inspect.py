@@ -3,61 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
+from kerncast.api.inspect import inspect
 from kerncast.api.printing import echo
-from kerncast.cli import completing
 from kerncast.cli.options import in_options
+from kerncast.cli.verb import Call, verb
 from kerncast.cli.views.disagreements import disagreement_lines
 from kerncast.cli.views.hardware import hardware_lines
 from kerncast.cli.views.output import (
+    Json,
     assignments,
     duration,
-    json_option,
     print_json,
     say_unfinished,
     table,
-    where_option,
     working,
 )
 from kerncast.cli.views.skipped import skipped_facts, skipped_lines
+from kerncast.data.dataset import Dataset
 from kerncast.data.isolated_times import isolated_sentence
 from kerncast.op.limits import sentence
+from kerncast.writing.help import Help
 from kerncast.writing.terminal import distinct
 
 
-@click.command("inspect")
-@click.argument("path", metavar="DATASET", type=click.Path(path_type=Path), shell_complete=completing.dataset_folders)
-@where_option
-@click.option(
-    "--top",
-    default=10,
-    show_default=True,
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Problems to print in the table of fastest configs.",
-)
-@json_option
-def command(path: Path, where: tuple[str, ...], top: int, as_json: bool) -> None:
+@verb("inspect", inspect)
+def command(
+    call: Call,
+    *,
+    top: Annotated[int, Help("Problems to print in the table of fastest configs.", metavar="N", least=0)] = 10,
+    as_json: Json = False,
+) -> None:
     """Show what a dataset holds, how noisy it is and what is wrong with it.
 
     It looks for duplicates that disagree, times a thousand times off all others of their problem, constant
     columns, configs that no feature tells apart, rows that ran although a constraint rules them out, rows that are
     faster than the device allows, and labels that fit a neighbouring row better than their own.
 
+    With --verify, PATH is a dataset, an unfinished collection, a model, a store, a sweep, exported C or a table of choices,
+    measured choices, saved predictions, printed JSON of evaluate, a TOML file (overrides, mapping, device profile, routine,
+    benchmark), or a folder of these. Checksums, rows, keys, times, weights and tables are checked by the code that reads
+    them; nothing of the artefact is compiled or run. Each artefact gets a line; below it, `!` is something wrong with what to
+    do about it, `-` something to know. Exit code 0: all is whole; 1: something is wrong; 2: there is no artefact at PATH.
+
     \b
     kerncast inspect exp
     kerncast inspect exp --where problem.dtype=bf16 --json
+    kerncast inspect ~/.local/share/kerncast/models --verify
     """
-    from kerncast.data.dataset import Dataset
-    from kerncast.data.quality import inspect_dataset
-
+    path = call["path"]
+    if call["verify"]:
+        checked = call()
+        print_json(checked.as_json()) if as_json else echo(*checked.lines())
+        if not checked.whole:
+            raise SystemExit(1)
+        return
     with working(f"inspecting {path}"):
         dataset = Dataset.open(path)
-        report = inspect_dataset(dataset, where)
+        report = call(path=dataset)
     if as_json:
         print_json({**report, "skipped": skipped_facts(dataset.skipped)})
         return

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-
-import click
+from typing import Annotated
 
 from kerncast.api.printing import echo
+from kerncast.cli.verb import verb
 from kerncast.cli.views.disagreements import disagreement_lines
-from kerncast.cli.views.output import datasets_argument, json_option, print_json, say_unfinished, working
+from kerncast.cli.views.output import Json, print_json, say_unfinished, working
+from kerncast.data.dataset import Dataset, merge
+from kerncast.data.quality import disagreements
+from kerncast.writing.help import Help
 
 
-@click.command("merge")
-@datasets_argument("paths")
-@click.option(
-    "--out",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="DATASET",
-    help="The directory to write; it must not exist.",
-)
-@json_option
-def command(paths: tuple[Path, ...], out: Path, as_json: bool) -> None:
+@verb("merge")
+def command(
+    paths: Annotated[Sequence[Path], Help(metavar="DATASET...", names="dataset_folders", required=True)],
+    *,
+    out: Annotated[Path, Help("The directory to write; it must not exist.", metavar="DATASET", required=True)],
+    as_json: Json = False,
+) -> None:
     """Join datasets into a new one.
 
     Rows that are equal in every cell are kept once; repeats of a measurement are all kept. Repeats that
@@ -31,9 +31,6 @@ def command(paths: tuple[Path, ...], out: Path, as_json: bool) -> None:
     \b
     kerncast merge monday tuesday --out week
     """
-    from kerncast.data.dataset import Dataset, merge
-    from kerncast.data.quality import disagreements
-
     with working(f"merging {len(paths)} datasets"):
         inputs = [Dataset.open(path) for path in paths]
         dataset, dropped = merge(inputs, out)

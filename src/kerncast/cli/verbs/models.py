@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, TypeAlias
 
 import click
 
 from kerncast.api.printing import echo, echo_exactly
-from kerncast.cli import completing
+from kerncast.api.showing import shown
+from kerncast.cli.asking import parse_assignments, problem_parameters
 from kerncast.cli.options import in_options
-from kerncast.cli.stored import model_argument, store_of_model
-from kerncast.cli.views.output import draw, json_option, print_json, table
-from kerncast.errors import BadFile, InvalidValue
+from kerncast.cli.signals import polite_signals
+from kerncast.cli.verb import group
+from kerncast.cli.views.output import Json, draw, print_json, table
+from kerncast.collecting.plan import Measuring
+from kerncast.errors import BadFile
+from kerncast.files.places import named_values
+from kerncast.models import software as softwares
+from kerncast.models.manifest import Range
+from kerncast.models.model import Model
+from kerncast.models.trust import list_path
+from kerncast.software import FRAMEWORK, parts, short_name
+from kerncast.store.drift import Finding
+from kerncast.store.find import only_group
+from kerncast.store.recheck import ModelCheck
+from kerncast.store.shipped import shipped_entries
+from kerncast.store.store import Entry, Store
+from kerncast.writing.help import Help
 from kerncast.writing.terminal import TextTable
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kerncast.models.manifest import Range
-    from kerncast.store.drift import Finding
-    from kerncast.store.recheck import ModelCheck
-    from kerncast.store.store import Entry
-
-store_option = click.option(
-    "--store",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="The store. [default: KERNCAST_STORE, else the one in the user's data directory]",
-)
+StorePath: TypeAlias = Annotated[
+    Path | None, Help("The store. [default: KERNCAST_STORE, else the one in the user's data directory]", metavar="DIR")
+]
+StoredModel: TypeAlias = Annotated[str, Help(metavar="MODEL", names="stored_models")]
 COLUMNS = ("model", "op", "family", "device", "software", "added", "rows", "problems", "R²", "MAPE", "efficiency", "size")
 MINOR = ("op", "problems", "R²", "rows", "added")
 EXIT = {"fresh": 0, "drifted": 1, "cannot tell": 3}
 
 
-@click.group("models", invoke_without_command=True)
-@store_option
-@json_option
-@click.pass_context
-def command(context: click.Context, store: Path | None, as_json: bool) -> None:
+@group("models")
+def command(*, store: StorePath = None, as_json: Json = False) -> None:
     """List the models in the store, or manage them: add, slim, trust, remove, show, find, check.
 
     A model is found by op, family, device, coverage and software. First come models that cover the problem: what
@@ -55,15 +58,6 @@ def command(context: click.Context, store: Path | None, as_json: bool) -> None:
     kerncast models find gemm --device local --software 3f2a91c
     kerncast models check gemm/cpu --sample 200
     """
-    if context.invoked_subcommand is not None:
-        if store is not None or as_json:
-            raise InvalidValue(
-                f"options of `kerncast models {context.invoked_subcommand}` come after its name: move them there"
-            )
-        return
-    from kerncast.store.shipped import shipped_entries
-    from kerncast.store.store import Store
-
     opened = Store.open(store)
     entries, damaged = opened.survey()
     shipped = shipped_entries() if store is None else []
@@ -80,13 +74,11 @@ def command(context: click.Context, store: Path | None, as_json: bool) -> None:
 
 
 def _line(entry: Entry) -> tuple[str | tuple[str, ...], ...]:
-    from kerncast.models import software
-
     record = entry.record
     called = entry.id if entry.shipped else "/".join(entry.id.rsplit("/", 2)[1:])
     return (
         called, record.op, record.family, record.devices,
-        software.short(record.software), record.added[:10] or "with kerncast", f"{record.rows:,}", f"{record.problems:,}",
+        softwares.short(record.software), record.added[:10] or "with kerncast", f"{record.rows:,}", f"{record.problems:,}",
         _number(record.r2, "{:.4f}"), _number(record.mape, "{:.1%}"), _number(record.efficiency, "{:.1%}"), _size(record.bytes),
     )  # fmt: skip
 
@@ -99,21 +91,20 @@ def _size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
 
 
-@command.command("add")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path), shell_complete=completing.model_folders)
-@click.option("--name", metavar="NAME", help="Keep it under this name, next to others for the same device and software.")
-@click.option("--replace", "replace", is_flag=True, help="Replace the model that is there.")
-@click.option(
-    "--software",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Software it was trained on, if its data do not say: commit=3f2a91c.",
-)
-@click.option("--trust", is_flag=True, help="Also trust it, as `kerncast models trust` does: a model from another machine.")
-@store_option
-@json_option
+@command.verb("add")
 def add(
-    model: Path, name: str | None, replace: bool, software: tuple[str, ...], trust: bool, store: Path | None, as_json: bool
+    model: Annotated[Path, Help(metavar="MODEL", names="model_folders")],
+    *,
+    name: Annotated[
+        str | None, Help("Keep it under this name, next to others for the same device and software.", metavar="NAME")
+    ] = None,
+    replace: Annotated[bool, Help("Replace the model that is there.")] = False,
+    software: Annotated[
+        Sequence[str], Help("Software it was trained on, if its data do not say: commit=3f2a91c.", metavar="NAME=VALUE")
+    ] = (),
+    trust: Annotated[bool, Help("Also trust it, as `kerncast models trust` does: a model from another machine.")] = False,
+    store: StorePath = None,
+    as_json: Json = False,
 ) -> None:
     """Copy a model directory into the store, whole or not at all.
 
@@ -121,19 +112,18 @@ def add(
     kerncast models add model
     kerncast models add --trust model        # trained on another machine, by you or by someone you trust
     """
-    from kerncast.api.results import named_values
-    from kerncast.store.store import Store
-
     entry = Store.open(store).add(model, name=name, replace=replace, software=named_values(software, "software"), trust=trust)
     _tell(entry, "added and trusted" if trust else "added", as_json)
 
 
-@command.command("trust")
-@click.argument("model", metavar="MODEL", shell_complete=completing.stored_models)
-@click.option("--revoke", is_flag=True, help="Take it off the list again.")
-@store_option
-@json_option
-def trust(model: str, revoke: bool, store: Path | None, as_json: bool) -> None:
+@command.verb("trust")
+def trust(
+    model: StoredModel,
+    *,
+    revoke: Annotated[bool, Help("Take it off the list again.")] = False,
+    store: StorePath = None,
+    as_json: Json = False,
+) -> None:
     """Allow a model that you did not train to run as compiled code.
 
     MODEL is a directory, or the id of a model in the store. Models that you train, and those that ship with kerncast, are
@@ -145,9 +135,6 @@ def trust(model: str, revoke: bool, store: Path | None, as_json: bool) -> None:
     kerncast models trust model
     kerncast models trust gemm/cpu --revoke
     """
-    from kerncast.models.trust import list_path
-    from kerncast.store.store import Store
-
     loaded = Store.open(store).trust(model, revoke=revoke)
     digest, done = loaded.manifest.checksum, "no longer trusted" if revoke else "trusted"
     if as_json:
@@ -156,14 +143,13 @@ def trust(model: str, revoke: bool, store: Path | None, as_json: bool) -> None:
         echo(f"{done}: {loaded.path} ({digest})")
 
 
-@command.command("slim")
-@model_argument()
-@store_of_model
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to write; it must not exist."
-)
-@json_option
-def slim(model: Path, out: Path, as_json: bool) -> None:
+@command.verb("slim")
+def slim(
+    model: Annotated[Path, Help(metavar="MODEL", names="models")],
+    *,
+    out: Annotated[Path, Help("The folder to write; it must not exist.", metavar="DIR", required=True)],
+    as_json: Json = False,
+) -> None:
     """Write a model with only what answers need: the same answers from a small part of the bytes.
 
     The forests are packed, so that numpy alone reads them: no LightGBM, no compiler. Left out are the out-of-fold predictions
@@ -174,8 +160,6 @@ def slim(model: Path, out: Path, as_json: bool) -> None:
     kerncast models slim model --out slim
     kerncast predict slim M=128 N=1536 K=7168 dtype=fp8
     """
-    from kerncast.models.model import Model
-
     whole = Model.load(model)
     made = whole.slimmed(out)
     before, after = (sum(file.stat().st_size for file in item.path.iterdir()) for item in (whole, made))
@@ -185,47 +169,48 @@ def slim(model: Path, out: Path, as_json: bool) -> None:
         echo(f"written {made.path}: {_size(after)}, from {_size(before)}")
 
 
-@command.command("remove")
-@click.argument("model", metavar="ID", shell_complete=completing.stored_models)
-@store_option
-@json_option
-def remove(model: str, store: Path | None, as_json: bool) -> None:
+@command.verb("remove")
+def remove(
+    model: Annotated[str, Help(metavar="ID", names="stored_models")],
+    *,
+    store: StorePath = None,
+    as_json: Json = False,
+) -> None:
     """Remove a model from the store. ID is what `kerncast models` shows, or any unique part of it."""
-    from kerncast.store.store import Store
-
     _tell(Store.open(store).remove(model), "removed", as_json)
 
 
-@command.command("show")
-@click.argument("model", metavar="ID", shell_complete=completing.stored_models)
-@store_option
-@json_option
-def show(model: str, store: Path | None, as_json: bool) -> None:
+@command.verb("show")
+def show(
+    model: Annotated[str, Help(metavar="ID", names="stored_models")],
+    *,
+    store: StorePath = None,
+    as_json: Json = False,
+) -> None:
     """Show everything about one model in the store, and verify its checksums."""
-    from kerncast.store.store import Store
-
     entry = Store.open(store).get(model)
     _show(entry, entry.load().manifest.hull, as_json)
 
 
-@command.command("find")
-@click.argument("op", metavar="OP", shell_complete=completing.ops)
-@click.argument("problem", metavar="[NAME=VALUE]...", nargs=-1)
-@click.option(
-    "--family", metavar="FAMILY", shell_complete=completing.families, help="Which family, when the store has several of the op."
-)
-@click.option(
-    "--device",
-    metavar="NAME",
-    shell_complete=completing.devices,
-    help="Which device (`local`: this machine), when the store has several.",
-)
-@click.option("--software", metavar="TEXT", help="A commit (or its first 7 digits), NAME=VALUE, or the full text.")
-@click.option("--name", metavar="NAME", help="Only the model with this name.")
-@click.option("--strict", is_flag=True, help="Refuse a model that was trained on other software.")
-@store_option
-@json_option
-def find(op: str, problem: tuple[str, ...], store: Path | None, as_json: bool, **wanted: Any) -> None:
+@command.verb("find")
+def find(
+    op: Annotated[str, Help(metavar="OP", names="ops")],
+    problem: Annotated[Sequence[str], Help(metavar="[NAME=VALUE]...")] = (),
+    *,
+    family: Annotated[
+        str | None, Help("Which family, when the store has several of the op.", metavar="FAMILY", names="families")
+    ] = None,
+    device: Annotated[
+        str | None, Help("Which device (`local`: this machine), when the store has several.", metavar="NAME", names="devices")
+    ] = None,
+    software: Annotated[
+        str | None, Help("A commit (or its first 7 digits), NAME=VALUE, or the full text.", metavar="TEXT")
+    ] = None,
+    name: Annotated[str | None, Help("Only the model with this name.", metavar="NAME")] = None,
+    strict: Annotated[bool, Help("Refuse a model that was trained on other software.")] = False,
+    store: StorePath = None,
+    as_json: Json = False,
+) -> None:
     """Print the path of the model to use for an op, found as `kerncast models --help` states.
 
     Parameters of the problem, some or all, choose among models of parts of the op. If several models remain that you
@@ -235,12 +220,7 @@ def find(op: str, problem: tuple[str, ...], store: Path | None, as_json: bool, *
     kerncast select "$(kerncast models find gemm --device local)" M=300 N=500 K=700 dtype=fp32 layout=rrr
     kerncast models find reshard in_strategy=width out_strategy=height
     """
-    from kerncast.cli.asking import problem_parameters
-    from kerncast.cli.verbs.families import parse_assignments
-    from kerncast.store.find import only_group
-    from kerncast.store.store import Store
-
-    found = only_group(op, **wanted, store=Store.open(store))
+    found = only_group(op, family, device, software, name, strict, store=Store.open(store))
     parameters = {} if found.family is None else problem_parameters(found.family)
     entry = found.only(parse_assignments(problem, parameters))
     if as_json:
@@ -282,31 +262,35 @@ def _show(entry: Entry, hull: Mapping[str, Range], as_json: bool) -> None:
 
 def _said(text: str) -> str:
     """The software of rows: a framework by its short name, anything else part by part."""
-    from kerncast.software import FRAMEWORK, parts, short_name
-
     known = parts(text)
     return short_name(text) if FRAMEWORK in known or not known else "; ".join(f"{name}: {known[name]}" for name in known)
 
 
-@command.command("check")
-@click.argument("model", metavar="MODEL", shell_complete=completing.stored_models)
-@click.option("--backend", metavar="NAME", help="What runs the kernels. [default: the first that knows the family]")
-@click.option("--benchmark", metavar="NAME|FILE", help="An external benchmark, as for `kerncast collect`.")
-@click.option("--set", multiple=True, metavar="NAME=VALUE", help="A setting of that benchmark. May be repeated.")
-@click.option("--devices", default="0", show_default=True, metavar="LIST", help="Device indices: 0,1.")
-@click.option("--sample", default=96, show_default=True, type=click.IntRange(min=1), help="Vectors to measure again.")
-@click.option("--seconds", metavar="TIME", help="Stop measuring after this long (90s, 10m), and decide by what was measured.")
-@click.option(
-    "--cache", type=click.Choice(["warm", "cold"]), help="State of the caches; use that of the training data. [default: warm]"
-)
-@click.option(
-    "--max-shift", default=10.0, show_default=True, metavar="%", help="Allowed change of all times, and of a typical vector."
-)
-@click.option("--max-choice", default=2.0, show_default=True, metavar="%", help="Allowed loss of mean efficiency.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the sample.")
-@store_option
-@json_option
-def check(model: str, store: Path | None, as_json: bool, **options: Any) -> None:
+@command.verb("check")
+def check(
+    model: StoredModel,
+    *,
+    backend: Annotated[
+        str | None, Help("What runs the kernels. [default: the first that knows the family]", metavar="NAME")
+    ] = None,
+    benchmark: Annotated[str | None, Help("An external benchmark, as for `kerncast collect`.", metavar="NAME|FILE")] = None,
+    settings: Annotated[
+        Sequence[str], Help("A setting of that benchmark. May be repeated.", metavar="NAME=VALUE", option="--set")
+    ] = (),
+    devices: Annotated[str, Help("Device indices: 0,1.", metavar="LIST")] = "0",
+    sample: Annotated[int, Help("Vectors to measure again.", least=1)] = 96,
+    seconds: Annotated[
+        str | None, Help("Stop measuring after this long (90s, 10m), and decide by what was measured.", metavar="TIME")
+    ] = None,
+    cache: Annotated[
+        str | None, Help("State of the caches; use that of the training data. [default: warm]", choices=("warm", "cold"))
+    ] = None,
+    max_shift: Annotated[float, Help("Allowed change of all times, and of a typical vector.", metavar="%")] = 10.0,
+    max_choice: Annotated[float, Help("Allowed loss of mean efficiency.", metavar="%")] = 2.0,
+    seed: Annotated[int, Help("Seed of the sample.", least=0)] = 0,
+    store: StorePath = None,
+    as_json: Json = False,
+) -> None:
     """Measure a sample of the training data again, and say whether the model is still fresh or has drifted.
 
     MODEL is a directory, or the id of a model in the store. Exit code 0 when it is fresh, 1 when it has drifted, 3
@@ -316,12 +300,11 @@ def check(model: str, store: Path | None, as_json: bool, **options: Any) -> None
     kerncast models check gemm/cpu
     kerncast models check quickstart/model --sample 400 --seconds 5m
     """
-    from kerncast.api.showing import shown
-    from kerncast.cli.signals import polite_signals
-    from kerncast.store.store import Store
-
     with shown(plain=True) as progress, polite_signals() as stop:
-        found = Store.open(store).check(model, progress=progress, stop=stop, **options)
+        found = Store.open(store).check(
+            model, measuring=Measuring(backend, benchmark, settings, devices, cache=cache), sample=sample, seconds=seconds,
+            max_shift=max_shift, max_choice=max_choice, seed=seed, progress=progress, stop=stop,
+        )  # fmt: skip
     if as_json:
         print_json(found.as_json())
     else:

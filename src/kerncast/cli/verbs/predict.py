@@ -2,63 +2,61 @@
 
 from __future__ import annotations
 
+import difflib
+import json
+import os
 import re
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-import click
-
-from kerncast.api.printing import echo
-from kerncast.cli import completing
-from kerncast.cli.asking import answer_table, checked_problems, configs_option, device_of, problems_argument, read_problems
-from kerncast.cli.views.output import assignments, json_option, print_json, table
-from kerncast.errors import InvalidValue, NotFound
-from kerncast.writing.terminal import known
-
-if TYPE_CHECKING:
-    from kerncast.models.answer import Answer
-    from kerncast.models.model import Model
-    from kerncast.op import Family
-    from kerncast.querying.prediction import Prediction
-    from kerncast.space import Value
-    from kerncast.store.store import Store
-    from kerncast.sweeping.kernels import Named
+from kerncast.api.predict import predict, predict_everywhere
+from kerncast.api.printing import echo, echo_exactly
+from kerncast.api.results import model_of
+from kerncast.cli.asking import (
+    ConfigsOf,
+    ProblemText,
+    answer_table,
+    checked_problems,
+    device_of,
+    parse_assignments,
+    read_problems,
+    steps,
+)
+from kerncast.cli.verb import Call, verb
+from kerncast.cli.views.output import Json, assignments, print_json, table
+from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.files.foreign import JSON
+from kerncast.models.answer import Answer, without_choice
+from kerncast.models.model import Model, is_model
+from kerncast.models.statuses import Answered
+from kerncast.op import Family
+from kerncast.querying.prediction import Prediction
+from kerncast.registry import OPS
+from kerncast.selecting.selector import Selector
+from kerncast.selecting.tiers.build import plain_tiers
+from kerncast.space import Value
+from kerncast.store.find import only_group
+from kerncast.store.store import Store
+from kerncast.sweeping.kernels import Named, reader
+from kerncast.writing.help import Help
+from kerncast.writing.terminal import json_printable, known
 
 Told = TypeVar("Told", "Answer", "Prediction")
 ALL, FORMS = "all", (".svg", ".html")
 
 
-@click.command("predict")
-@click.argument("name", metavar="OP|MODEL|ID", shell_complete=completing.models_and_ops)
-@problems_argument
-@click.option(
-    "--device", metavar="NAME|FILE.toml|all", shell_complete=completing.devices,
-    help="The device: a profile (`kerncast devices`), a TOML file with your own profile, or all devices that have models.",
-)  # fmt: skip
-@click.option("--software", metavar="NAME", help="With OP: vllm (the newest version there is), vllm==0.24.0, a commit.")
-@click.option("--family", metavar="NAME", shell_complete=completing.families, help="With OP: the family of the model.")
-@click.option(
-    "--store", metavar="DIR", type=click.Path(path_type=Path), help="The store to look in for OP or ID. [default: your own]"
-)
-@click.option(
-    "--config", "config", metavar="NAME=VALUE|KERNEL", multiple=True,
-    help="The config to predict; repeat for each parameter. For CK Tile: the name of the kernel.",
-)  # fmt: skip
-@configs_option
-@click.option("--picture", type=click.Path(path_type=Path), metavar="FILE.svg|html", help="With --device all: also write bars.")
-@json_option
+@verb("predict", predict)
 def command(
-    name: str,
-    problem: tuple[str, ...],
-    device: str | None,
-    software: str | None,
-    family: str | None,
-    store: Path | None,
-    config: tuple[str, ...],
-    configs: str | None,
-    picture: Path | None,
-    as_json: bool,
+    call: Call,
+    name: Annotated[str, Help(metavar="OP|MODEL|ID|REQUEST", names="models_and_ops")],
+    problem: ProblemText = (),
+    *,
+    configs: ConfigsOf = None,
+    picture: Annotated[Path | None, Help("With `device=all`: also write bars.", metavar="FILE.svg|html")] = None,
+    as_json: Json = False,
 ) -> None:
     """Predict how long a problem takes on a device, with a 90 % interval; you need neither the device nor data.
 
@@ -69,6 +67,12 @@ def command(
     A model of at least three devices (`train --pool`) also answers for a device without measurements, from the numbers of
     its profile. The interval is wider for devices that are less like the measured ones.
 
+    REQUEST is JSON, a file FILE.json that holds it, or - for standard input: an object gets one answer, a list gets a list.
+    The status of an answer is ok, out_of_range, unsupported, bad_input, no_model or corrupt; all but ok give a reason, and
+    the exit code is 1. `basis` and `entry` in the reply say what answered. The first request to a model of your store
+    compiles it, which takes a few seconds. After that, a list of 10,000 takes a few hundredths of a second, or a few tenths
+    if several models of parts of an op answer it.
+
     \b
     kerncast predict gemm M=4096 N=4096 K=4096 dtype=bf16 --device h100
     kerncast predict gemm M=4096 N=4096 K=4096 dtype=bf16 --device all --picture gemm.svg
@@ -76,25 +80,65 @@ def command(
     kerncast predict exp --device wormhole_b0 dim2=1024 dim3=1024 dtype=bf16 buffer=l1
     kerncast predict pooled M=128 N=1536 K=7168 dtype=fp8 layout=rcr --device mygpu.toml
     kerncast predict model M=128 N=512 K=512 dtype=fp32 layout=rrr --config tile_m=64 --config tile_n=64 …
+    kerncast predict '{"op": "exp", "tensor": {"shape": [1, 1, 1024, 1024], "dtype": "bfloat16",
+                       "memory": {"buffer": "L1"}}, "device": "wormhole_b0"}'
+    kerncast predict requests.json --model exp_model > replies.json
     """
+    device, config = call["device"], call["config"]
     if picture is not None and device != ALL:
         raise InvalidValue("--picture compares devices: give --device all, or leave it out")
     if picture is not None and picture.suffix not in FORMS:
         raise InvalidValue(f"a picture is FILE.svg or FILE.html, got '{picture.name}': name one of these")
     if config and configs is not None:
         raise InvalidValue("--config names one config and --configs several to choose from: leave one of them out")
+    if not problem and is_request(name):
+        if configs is not None:
+            raise InvalidValue("--configs does not go with a JSON request: leave it out")
+        _by_request(call, name, as_json)
+        return
+    for option, given in (("model", call["model"]), ("strict", call["strict"]), ("no-compile", not call["compiled"])):
+        if given:
+            raise InvalidValue(f"--{option} is for a JSON request: leave it out")
     if _is_op(name) and configs is None:
-        _by_op(name, problem, device, software, family, store, config, picture, as_json)
+        _by_op(call, name, problem, picture, as_json)
         return
     if device == ALL:
         raise InvalidValue("--device all asks all models of an op: name the op, or one device")
-    _by_model(_model(name, family, device, software, store), problem, device, config, configs, as_json)
+    _by_model(_model(name, call), problem, device, config, configs, as_json)
+
+
+def is_request(text: str) -> bool:
+    """Whether it is JSON, a file of JSON, or standard input."""
+    return text == "-" or text.lstrip()[:1] in ("{", "[") or (text.endswith(".json") and not Path(text).is_dir())
+
+
+def _by_request(call: Call, text: str, as_json: bool) -> None:
+    """Answer JSON requests, which is printed as it came unless `--json` asks for lines."""
+    data = _read(text)
+    with steps() as progress:
+        reply = call(op=data, progress=progress)
+    answers = json.loads(reply)
+    if as_json:
+        print_json(answers)
+    else:
+        echo_exactly(json_printable(reply.decode()))
+    if any(answer["status"] != "ok" for answer in (answers if isinstance(answers, list) else [answers])):
+        raise SystemExit(1)
+
+
+def _read(text: str) -> bytes:
+    """The requests themselves, or a file of them; `-` is stdin."""
+    if text == "-":
+        return JSON.taken(sys.stdin.buffer, "what was given on stdin")
+    if text.lstrip()[:1] in ("{", "["):
+        return os.fsencode(text)  # bytes that are not UTF-8 are refused by the parser
+    try:
+        return JSON.read(Path(text))
+    except OSError as error:
+        raise BadFile(f"'{text}' is neither JSON nor a readable file ({error.strerror}): JSON begins with {{ or [") from error
 
 
 def _is_op(name: str) -> bool:
-    from kerncast.models.model import is_model
-    from kerncast.registry import OPS
-
     if is_model(Path(name)):
         return False
     try:
@@ -104,25 +148,21 @@ def _is_op(name: str) -> bool:
     return True
 
 
-def _by_op(
-    name: str, problem: tuple[str, ...], device: str | None, software: str | None, family: str | None, store: Path | None,
-    config: tuple[str, ...], picture: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+def _by_op(call: Call, name: str, problem: Sequence[str], picture: Path | None, as_json: bool) -> None:
     """Ask the models of an op."""
     from kerncast.api.predict import picture as drawn
-    from kerncast.api.predict import predict, predict_everywhere
     from kerncast.cli.views.predictions import show, show_devices
     from kerncast.files.atomic import write_text
     from kerncast.querying.predicting import OpAnswerer, devices_of
-    from kerncast.store.store import Store
 
-    opened = Store.open(store)
+    device, software, family = call["device"], call["software"], call["family"]
+    opened = Store.open(call["store"])
     known_devices = devices_of(name, family, software, opened) if device == ALL else []
     where = next(iter(known_devices), "") if device == ALL else device or _only_device(name, opened)
     own = OpAnswerer(name, where, software, family, store=opened).family
     given, listed = read_problems(problem, own)
     device_of(given, where or None, own)
-    chosen, kernel = _chosen(config, own)
+    chosen, kernel = _chosen(call["config"], own)
     options: dict[str, Any] = {"software": software, "family": family, "store": opened, "config": chosen or None}
     if device == ALL:
         if len(given) != 1:
@@ -149,23 +189,17 @@ def _only_device(op: str, store: Store) -> str:
     known = sorted({name for entry in store.entries(_name_of(op)) for name in entry.record.devices})
     if len(known) != 1:
         there = f"your store has models of {op} for {', '.join(known)}" if known else f"your store has no model of {op}"
-        raise InvalidValue(f"{there}: name the device with --device (`kerncast devices` lists profiles), or --device all")
+        raise InvalidValue(f"{there}: name the device with --device (`kerncast list device` lists profiles), or --device all")
     return known[0]
 
 
 def _name_of(op: str) -> str:
-    from kerncast.registry import OPS
-
     return OPS.alone(op).name
 
 
-def _model(name: str, family: str | None, device: str | None, software: str | None, store: Path | None) -> Model:
+def _model(name: str, call: Call) -> Model:
     """The model of a folder or an id; of an op, the one that is found for it."""
-    from kerncast.api.results import model_of
-    from kerncast.models.model import is_model
-    from kerncast.store.find import only_group
-    from kerncast.store.store import Store
-
+    family, device, software, store = (call[option] for option in ("family", "device", "software", "store"))
     if _is_op(name):
         return only_group(name, family, device, software, store=Store.open(store)).only({}).load()
     if family is not None or software is not None:
@@ -180,24 +214,16 @@ def _model(name: str, family: str | None, device: str | None, software: str | No
 
 def _like(name: str) -> str:
     """The ops that a name may have meant, for the end of an error."""
-    import difflib
-
-    from kerncast.registry import OPS
-
     ops = sorted({text for op in OPS for text in (op.name, *op.aliases)})
     near = [text for text in ops if name.lower() in text] if len(name) > 2 else []
     near = near or difflib.get_close_matches(name.lower()[:100], ops)
-    return f"; or did you mean the op {', '.join(near[:5])}?" if near else "; `kerncast ops` lists the ops"
+    return f"; or did you mean the op {', '.join(near[:5])}?" if near else "; `kerncast list op` lists the ops"
 
 
 def _by_model(
-    model: Model, problem: tuple[str, ...], device: str | None, config: tuple[str, ...], configs: str | None, as_json: bool
+    model: Model, problem: Sequence[str], device: str | None, config: Sequence[str] | None, configs: str | None, as_json: bool
 ) -> None:
     """Ask one model."""
-    from kerncast.models.answer import without_choice
-    from kerncast.selecting.selector import Selector
-    from kerncast.selecting.tiers.build import plain_tiers
-
     given, listed = read_problems(problem, model.family)
     device = device_of(given, device, model.family)
     chosen, kernel = _chosen(config, model.family)
@@ -231,9 +257,6 @@ def _show(answers: list[Answer]) -> None:
 
 def _unless_unbuilt(answer: Told, kernel: Named | None) -> Told:
     """The answer, unless the kernel that was named is built for other problems."""
-    from kerncast.models.statuses import Answered
-    from kerncast.querying.prediction import Prediction
-
     why = None if kernel is None else kernel.refusal(answer.problem)
     if why is None:
         return answer
@@ -245,15 +268,11 @@ def _unless_unbuilt(answer: Told, kernel: Named | None) -> Told:
     return replace(answer, **told)
 
 
-def _chosen(given: tuple[str, ...], family: Family) -> tuple[dict[str, Value], Named | None]:
+def _chosen(given: Sequence[str] | None, family: Family) -> tuple[dict[str, Value], Named | None]:
     """The config by its parameters, or by the name of its kernel, and that kernel."""
-    from kerncast.cli.verbs.families import parse_assignments
-
     if not given:
         return {}, None
     if len(given) == 1 and "=" not in given[0]:
-        from kerncast.sweeping.kernels import reader
-
         kernel = reader(family)(given[0])
         return dict(kernel.config), kernel
     if joined := next((text for text in given if re.search(r",\s*\w+=", text)), None):

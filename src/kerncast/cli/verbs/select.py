@@ -3,77 +3,99 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import Annotated, Any
 
 from kerncast.api.printing import echo
-from kerncast.cli import completing
+from kerncast.api.showing import shown
+from kerncast.backends import backend_that_runs
 from kerncast.cli.asking import (
+    ConfigsOf,
+    ProblemText,
     answer_table,
     checked_problems,
-    configs_option,
     device_of,
-    problems_argument,
+    parse_assignments,
     read_problems,
     steps,
 )
-from kerncast.cli.stored import model_argument, store_of_model
-from kerncast.cli.views.output import assignments, draw, json_option, print_json, table
+from kerncast.cli.signals import polite_signals
+from kerncast.cli.verb import verb
+from kerncast.cli.views.output import Json, assignments, draw, duration, print_json, table
 from kerncast.errors import InvalidValue
-from kerncast.models.answer import Pin
+from kerncast.models.answer import Answer, Pin
+from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING, Tier
+from kerncast.op import Problem
+from kerncast.selecting import search as searching
+from kerncast.selecting.explain import Explanation
+from kerncast.selecting.search import Search
+from kerncast.selecting.selector import Selector
+from kerncast.writing.help import Help
 from kerncast.writing.terminal import known
-
-if TYPE_CHECKING:
-    from kerncast.models.answer import Answer
-    from kerncast.models.model import Model
-    from kerncast.op import Problem
-    from kerncast.selecting.explain import Explanation
-    from kerncast.selecting.selector import Selector
 
 # Of a list of answers, the table shows at most this many.
 MOST_SHOWN = 40
 # With fewer problems than this, compiling the model takes longer than asking it in Python: about 5 s against 0.1 s each.
 WORTH_COMPILING = 40
 REFUSED = 1
+# Configs that a search shows.
+FINALISTS = 10
+STRATEGIES = ("exhaustive", "random", "de", "local", "optuna")
 
 
-@click.command("select")
-@model_argument()
-@store_of_model
-@problems_argument
-@click.option(
-    "--top",
-    type=click.IntRange(min=1),
-    metavar="K",
-    help="Show the K best configs by the model's score: those of the tier, then all others.",
-)
-@click.option("--tier", type=click.Choice([tier.value for tier in CHOOSING]), default="full", show_default=True,
-              help="Where to look: every measured config, or the portfolio or the tree, which are built first.")  # fmt: skip
-@click.option("--explain", "explained", is_flag=True, help="Also say why: features, nearest measured problems, runners-up.")
-@click.option("--measure", "measured", is_flag=True, help="Time the configs that the model cannot tell apart, on this machine.")
-@click.option("--backend", metavar="NAME", help="With --measure: what runs them. [default: the first that can]")
-@configs_option
-@click.option("--device", metavar="NAME", shell_complete=completing.devices,
-              help="Which device, of a model that was trained on several together.")  # fmt: skip
-@click.option("--overrides", type=click.Path(path_type=Path), metavar="FILE.toml",
-              help="Which kernels exist and which choices are fixed: `available`, `deny`, [[pin]].")  # fmt: skip
-@click.option("--no-compile", is_flag=True, help="Answer in Python even where there is a C compiler.")
-@json_option
+@verb("select")
 def command(
-    model: Path,
-    problem: tuple[str, ...],
-    top: int | None,
-    tier: str,
-    explained: bool,
-    measured: bool,
-    backend: str | None,
-    configs: str | None,
-    device: str | None,
-    overrides: Path | None,
-    no_compile: bool,
-    as_json: bool,
+    model: Annotated[Path, Help(metavar="MODEL", names="models")],
+    problem: ProblemText = (),
+    *,
+    top: Annotated[
+        int | None,
+        Help(
+            "Show the K best configs by the model's score: those of the tier, then all others. [default with `search`: 10]",
+            metavar="K",
+            least=1,
+        ),
+    ] = None,
+    tier: Annotated[
+        str,
+        Help(
+            "Where to look: every measured config, or the portfolio or the tree, which are built first.",
+            choices=tuple(tier.value for tier in CHOOSING),
+        ),
+    ] = "full",
+    explain: Annotated[bool, Help("Also say why: features, nearest measured problems, runners-up.")] = False,
+    measure: Annotated[
+        bool, Help("Time the configs that the model cannot tell apart, or those of `search`, on this machine.")
+    ] = False,
+    backend: Annotated[
+        str | None, Help("With `measure`: what runs them. [default: the first that can]", metavar="NAME")
+    ] = None,
+    configs: ConfigsOf = None,
+    device: Annotated[
+        str | None, Help("Which device, of a model that was trained on several together.", metavar="NAME", names="devices")
+    ] = None,
+    overrides: Annotated[
+        Path | None, Help("Which kernels exist and which choices are fixed: `available`, `deny`, [[pin]].", metavar="FILE.toml")
+    ] = None,
+    compiled: Annotated[bool, Help("Answer in Python even where there is a C compiler.", option="--no-compile")] = True,
+    search: Annotated[
+        bool, Help("Search all configs that the family declares for the model's device, not only measured ones.")
+    ] = False,
+    strategy: Annotated[
+        str | None,
+        Help(
+            "With `search`: every config, random ones, differential evolution, local steps from the model's best, or optuna. "
+            "[default: all of up to 100,000 configs, else local]",
+            choices=STRATEGIES,
+        ),
+    ] = None,
+    budget: Annotated[
+        int | None, Help("With `search`: configs to score. [default: 500; exhaustive: all]", metavar="N", least=1)
+    ] = None,
+    seed: Annotated[
+        int | None, Help("With `search`: the same seed gives the same answer. [default: 0]", metavar="N", least=0)
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """Choose the config to run for a problem, or for a file of problems.
 
@@ -82,6 +104,9 @@ def command(
     --tier portfolio or tree, the first call for a model builds and compiles the quick tiers, which takes up to a minute; later
     ones find them in the cache. Exit code 1 when any problem got no config.
 
+    With --search, the model scores all configs that the family declares, each once, in batches. Constraints are applied first,
+    so every config that it names can be built; it may never have been measured.
+
     \b
     kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr
     kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --top 10 --explain
@@ -89,32 +114,48 @@ def command(
     kerncast select model problems.json --json
     kerncast select shipped/gemm-vllm M=128 N=1536 K=7168 dtype=fp8 --device h100
     kerncast select ck_model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --configs kernels:mine.txt --top 5
+    kerncast select model M=512 N=512 K=512 dtype=fp32 layout=rrr --search --strategy local --budget 2000 --measure
     """
-    from kerncast.models.model import Model
-    from kerncast.selecting.selector import Selector
-
-    if backend is not None and not measured:
+    if backend is not None and not measure:
         raise InvalidValue("--backend needs --measure: without it nothing is run")
-    if measured and top:
-        raise InvalidValue("--measure times the configs that the model cannot tell apart and returns one: leave out --top")
     whole = Model.load(model)
+    if search:
+        others = {"tier": tier != "full", "explain": explain, "overrides": overrides, "no-compile": not compiled}
+        for option in (name for name, given in others.items() if given):
+            raise InvalidValue(f"--{option} chooses among measured configs, and --search among all: leave one of them out")
+        loaded = _on(whole, device)
+        asked = Problem(loaded.family, parse_assignments(problem, dict(loaded.family.problem.parameters)))
+        if measure:
+            backend_that_runs(loaded.family.id, backend)  # refused before anything is searched
+        with shown() as progress:
+            result = searching.search(
+                loaded, asked, strategy, budget=budget, top_k=top or FINALISTS, seed=seed or 0, configs=configs,
+                progress=progress,
+            )  # fmt: skip
+        _show_search(model, loaded.device.name, result, measure, backend, as_json)
+        return
+    for option, value in (("strategy", strategy), ("budget", budget), ("seed", seed)):
+        if value is not None:
+            raise InvalidValue(f"--{option} is for --search: add it, or leave --{option} out")
+    if measure and top:
+        raise InvalidValue("--measure times the configs that the model cannot tell apart and returns one: leave out --top")
     given, listed = read_problems(problem, whole.family)
     loaded = _on(whole, device_of(given, device, whole.family))
-    asked = checked_problems(given, loaded)
-    if listed and (explained or measured):
+    problems = checked_problems(given, loaded)
+    if listed and (explain or measure):
         raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
     quick = tier != Tier.FULL
-    worth = quick or len(asked) >= WORTH_COMPILING
+    worth = quick or len(problems) >= WORTH_COMPILING
     with steps() as progress:
-        selector = Selector(loaded, tiers=None if quick else tier, tier=tier, compile=worth and not no_compile, configs=configs,
+        selector = Selector(loaded, tiers=None if quick else tier, tier=tier, compile=worth and compiled, configs=configs,
                             overrides=overrides, progress=progress)  # fmt: skip
     if top:
-        rankings = selector.rank_many(asked, top, tier if tier != "tree" else "portfolio")
-    elif measured:
-        rankings = [[_measured(selector, asked[0], backend)]]
+        rankings = selector.rank_many(problems, top, tier if tier != "tree" else "portfolio")
+    elif measure:
+        rankings = [[_measured(selector, problems[0], backend)]]
     else:
-        rankings = [[answer] for answer in selector.select_many(asked)]
-    explanation = _explained(selector, rankings[0][0], tier) if explained else None
+        rankings = [[answer] for answer in selector.select_many(problems)]
+    explanation = _explained(selector, rankings[0][0], tier) if explain else None
     if as_json:
         _print(rankings, listed, top, explanation)
     else:
@@ -134,8 +175,6 @@ def _on(model: Model, device: str | None) -> Model:
 
 
 def _measured(selector: Selector, problem: Problem, backend: str | None) -> Answer:
-    from kerncast.backends import backend_that_runs
-
     return selector.measure(problem, backend_that_runs(selector.model.family.id, backend)())
 
 
@@ -202,3 +241,35 @@ def _show_explanation(found: Explanation) -> None:
         else:
             echo()
             draw(block)
+
+
+def _show_search(model: Path, device: str, result: Search, measure: bool, backend: str | None, as_json: bool) -> None:
+    facts: dict[str, str] = {}
+    if measure:
+        with shown(plain=True) as progress, polite_signals() as stop:
+            done = searching.measure(result, backend, progress=progress, stop=stop)
+        result, facts = done.search, {"measured_by": done.backend, "measured_on": done.device}
+    if as_json:
+        print_json({"model": str(model), "device": device, **result.as_json(), **facts})
+        return
+    for warning in result.warnings:
+        echo(f"! {warning}")
+    if facts and facts["measured_on"] != device:
+        echo(f"! measured on {facts['measured_on']}; the model predicts for {device}")
+    problem = {name: value for name, value in result.problem.items() if value is not None}
+    columns = ["config", "predicted", "90 % interval", "worked in training"]
+    if facts:
+        columns[1:1] = ["measured"]
+    rows = []
+    for item in result.finalists:
+        between = "-" if item.lower_ns is None else f"{duration(item.lower_ns)} to {duration(item.upper_ns)}"
+        cells = [
+            assignments({name: value for name, value in item.config.items() if value is not None}),
+            duration(item.time_ns),
+            between,
+        ]
+        if facts:
+            cells[1:1] = [duration(item.measured_ns) if item.status == "ok" else str(item.status)]
+        rows.append([*cells, "not recorded" if item.known is None else "yes" if item.known else "no"])
+    table(columns, rows, f"{result.strategy} search for {assignments(problem)}", right=columns[1:-1])
+    echo(result.seen)

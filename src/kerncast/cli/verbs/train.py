@@ -3,141 +3,86 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
 from kerncast.api.printing import echo
+from kerncast.api.results import row_conditions
 from kerncast.api.showing import shown
-from kerncast.cli import completing
-from kerncast.cli.knobs import WithKnobs, given_knobs
-from kerncast.cli.on_ray import on_ray_options
+from kerncast.api.train import train
+from kerncast.cli.knobs import converted_knobs, learner_options
 from kerncast.cli.options import in_options
-from kerncast.cli.stored import MODEL, store_of_model
+from kerncast.cli.verb import Call, verb
 from kerncast.cli.views.evaluation import show
-from kerncast.cli.views.output import assignments, datasets_argument, json_option, print_json, software_option, where_option
+from kerncast.cli.views.output import Json, assignments, print_json
+from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import InvalidValue
+from kerncast.evaluating.text import beside_blocks, figure_blocks, off_grid_blocks, unseen_device_blocks
+from kerncast.models.model import Model
+from kerncast.writing.help import Help
 from kerncast.writing.shell import word
 from kerncast.writing.terminal import distinct
 
-TARGETS = "relative, latency, tflops, bandwidth"
-# Options of the verb itself; all others are knobs of a kind of model.
-OWN = {
-    "family", "drop_suspect", "pool", "targets", "raw_target", "folds", "seed", "threads", "hard_mining", "tune",
-    "format", "features", "weights", "software", "rows", "on", "address",
-}  # fmt: skip
 
-
-@click.command("train", cls=WithKnobs)
-@datasets_argument()
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="MODELDIR", help="Where to write the model.")
-@click.option(
-    "--model", metavar="KIND", shell_complete=completing.kinds,
-    help="roofline, linear, mlp, gbdt, deep, or a kind of another package. [default: gbdt, or the kind of --warm-start]",
-)  # fmt: skip
-@click.option(
-    "--family", metavar="FAMILY", shell_complete=completing.families, help="Which family, when the data holds several."
-)
-@where_option
-@software_option
-@click.option("--drop-suspect", is_flag=True, help="Leave out rows whose labels fit other rows better (see `inspect`).")
-@click.option("--pool", is_flag=True, help="Train on several devices, backends, software versions or cache states together.")
-@click.option(
-    "--targets",
-    metavar="NAME",
-    help=f"What to predict: {TARGETS}; with --format ck several of the last three. [default: relative]",
-)
-@click.option("--raw-target", is_flag=True, help="Learn the target itself instead of its logarithm (log1p for tflops).")
-@click.option("--folds", type=click.IntRange(min=2), help="Cross-validation folds. [default: 5]")
-@click.option(
-    "--rows", default=0, type=click.IntRange(min=0), metavar="N",
-    help="Learn from at most N rows: whole problems, drawn by the seed, of each device about as many. [default: all]",
-)  # fmt: skip
-@click.option("--no-folds", is_flag=True, help="Train without evaluation: one fit, no figures, no intervals.")
-@click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="The same data and seed give the same bytes."
-)
-@click.option("--threads", default=0, type=click.IntRange(min=0), help="Cores to train with, one per fold. [default: all]")
-@click.option("--warm-start", type=MODEL, metavar="MODEL", help="Continue from this model with new data.")
-@store_of_model
-@click.option(
-    "--hard-mining",
-    default=0,
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Give badly chosen problems more weight, in N rounds; reported next to the run without it.",
-)
-@click.option(
-    "--tune",
-    default=0,
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Try N settings of the knobs that are not given, scored inside each fold.",
-)
-@click.option(
-    "--format", type=click.Choice(["kerncast", "ck"]), default="kerncast", show_default=True,
-    help="ck: also write the files of CK Tile's heuristics into MODELDIR.",
-)  # fmt: skip
-@click.option(
-    "--features", multiple=True, metavar="NAMES", help="Learn from these features only, comma-separated. [default: all]"
-)
-@click.option(
-    "--weights", type=click.Path(path_type=Path), metavar="DIR",
-    help="Take an mlp from the CSV files of `kerncast export --to csv` instead of fitting one; it is not evaluated.",
-)  # fmt: skip
-@on_ray_options("every fold and every other fit is a task of a cluster; the model is the same, byte by byte")
-@json_option
+@verb("train", train, knobs=learner_options)
 def command(
-    datasets: tuple[Path, ...], out: Path, model: str | None, where: tuple[str, ...], warm_start: Path | None, as_json: bool,
-    **options: Any,
-) -> None:  # fmt: skip
-    """Train a model on measurements and say how good it is on problems it has not seen.
+    call: Call,
+    *,
+    no_folds: Annotated[bool, Help("Train without evaluation: one fit, no figures, no intervals.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a model on measurements, evaluate it by cross-validation and write it.
 
     The figures are out of fold: folds hold whole groups of problems, early stopping uses separate groups, and the
     written model comes from the same procedure run on all data. If it is interrupted, run the same command to
     continue with the remaining folds.
 
+    With --base, that model is continued with new data. If they are of a device that it does not know, it is moved there: it
+    learns its errors on these rows, a shift at first and more with more rows. They may be files that `kerncast import`
+    recognises. The output has the error on held-out rows, before and after. From 40 rows on, a model of the rows alone is
+    tried on the same held-out rows, too, and written if its error is at least a twentieth lower.
+
+    With --on ray, every fold and every other fit is a task of a cluster; the model is the same, byte by byte.
+
     \b
     kerncast train quickstart/gemm_cpu --out model
-    kerncast train a100 --model mlp --hidden 128,64 --out mlp
+    kerncast train a100 --kind mlp --hidden 128,64 --out mlp
     kerncast train tables --family gemm/library --pool --software vllm --out vllm_gemm
-    kerncast train new --warm-start model --trees 100 --out model2
-    kerncast train reshards --model mlp --features in_x,in_y,out_x,out_y,tiles --out mlp
+    kerncast train new --base model --trees 100 --out model2
+    kerncast train measured --base pooled --device mygpu.toml --out mygpu
+    kerncast train reshards --kind mlp --features in_x,in_y,out_x,out_y,tiles --out mlp
     kerncast train reshards --weights weights --out again
     """
-    from kerncast.api.results import row_conditions
-    from kerncast.api.train import refuse_folds, train
-    from kerncast.data.label_shift import NOT_SUSPECT
-    from kerncast.evaluating.text import beside_blocks, figure_blocks, off_grid_blocks, unseen_device_blocks
-    from kerncast.models.model import Model
-
-    refuse_folds(warm_start, options["folds"])
-    base = None if warm_start is None else Model.load(warm_start)
-    no_folds = options.pop("no_folds")
-    if no_folds and options["folds"] is not None:
-        raise InvalidValue(f"--folds {options['folds']} and --no-folds contradict each other: leave one out")
-    if no_folds and options["hard_mining"]:
+    folds, base, knobs = call["folds"], call["base"], call.knobs
+    if no_folds and folds is not None:
+        raise InvalidValue(f"--folds {folds} and --no-folds contradict each other: leave one out")
+    if no_folds and call["hard_mining"]:
         echo("! --hard-mining is not compared with the run without it: --no-folds evaluates nothing", err=True)
-    options["folds"] = 0 if no_folds else options["folds"]
-    given = options["weights"] is not None
-    kind = model or ("mlp" if given else "gbdt" if base is None else base.manifest.kind)
-    own = {name: options.pop(name) for name in list(options) if name not in OWN}
+    if any(value is not None for value in knobs.values()):
+        usual = "mlp" if call["weights"] is not None else "gbdt" if base is None else Model.load(base).manifest.kind
+        knobs = converted_knobs(call["kind"] or usual, knobs)
     try:
         with shown(plain=True, what="reading the measurements") as progress:
-            trained = train(
-                datasets, out=out, model=kind, where=where, warm_start=base, progress=progress, **options,
-                **given_knobs(kind, own),
-            )  # fmt: skip
+            trained = call(folds=0 if no_folds else folds, progress=progress, **knobs)
     except KeyboardInterrupt:
         if base is None and not no_folds:
             echo("finished folds are kept: run the same command to continue with the rest", err=True)
         raise
+    moved = "adapted" in trained.evaluation
     if as_json:
         # The marks of a warning and of a remark are for the terminal.
         notes = [note.removeprefix("! ").removeprefix("- ") for note in trained.notes]
-        print_json({"path": str(out), "notes": notes, **trained.evaluation})
-        return
-    data, features = trained.manifest.data, trained.manifest.features
+        where = {"device": trained.device.name} if moved else {}
+        print_json({"path": call["out"], "notes": notes, **where, **trained.evaluation})
+    elif moved:
+        _show_moved(trained, call["out"])
+    else:
+        _show_trained(trained, call, base, no_folds)
+
+
+def _show_trained(trained: Model, call: Call, base: Path | None, no_folds: bool) -> None:
+    data, features, out = trained.manifest.data, trained.manifest.features, call["out"]
     problems = f"{data.problems:,} problems{distinct(trained.evaluation.get('pooled'))}"
     echo(
         f"{trained.family.id} on {', '.join(item.name for item in trained.manifest.devices)}: {data.rows:,} vectors, "
@@ -149,14 +94,14 @@ def command(
         echo(f"- left out: {name} needs {', '.join(needs)}, unknown for this device")
     for note in trained.notes:
         echo(in_options(note, click.get_current_context().command))
-    if options["tune"]:
+    if call["tune"]:
         echo(f"tuned: {assignments(trained.evaluation['tuned'])}")
-    conditions = (*row_conditions(where, options["software"]), *((NOT_SUSPECT,) if options["drop_suspect"] else ()))
-    same = " ".join(map(word, [*datasets, *(part for text in conditions for part in ("--where", text))]))
-    if no_folds or given:
-        why = "--weights" if given else "--no-folds"
+    conditions = (*row_conditions(call["where"], call["software"]), *((NOT_SUSPECT,) if call["drop_suspect"] else ()))
+    same = " ".join(map(word, [*call["data"], *(part for text in conditions for part in ("--where", text))]))
+    if no_folds or call["weights"] is not None:
+        why = "--weights" if call["weights"] is not None else "--no-folds"
         echo("", f"not evaluated ({why}): its errors are unknown, and predictions have no interval")
-        data_to_judge = "HELD_OUT_DATASET" if given else f"{same} --split problem"
+        data_to_judge = "HELD_OUT_DATASET" if call["weights"] is not None else f"{same} --split problem"
         echo("", f"written to {out}. Next: kerncast evaluate {word(out)} {data_to_judge}")
         return
     how = "on one fixed hold-out" if base is not None else f"out of fold, {trained.evaluation['folds']} folds"
@@ -165,5 +110,23 @@ def command(
     show(off_grid_blocks(trained.evaluation.get("off_grid", ())))
     show(unseen_device_blocks(trained.evaluation.get("unseen_devices", ())))
     split = "config" if trained.evaluation["split"] == "config" else "problem"
-    held = "HELD_OUT_DATASET" if warm_start else f"{same} --split {split}"
+    held = "HELD_OUT_DATASET" if base is not None else f"{same} --split {split}"
     echo("", f"written to {out}. Next: kerncast evaluate {word(out)} {held} --report report.html")
+
+
+def _show_moved(model: Model, out: Path) -> None:
+    facts: dict[str, Any] = model.evaluation["adapted"]
+    echo(f"{model.family.id} on {model.device.name}: {facts['rows']:,} rows in {facts['groups']:,} groups")
+    for line in facts.get("not_used", ()):
+        echo(f"! {line}")
+    if "after" not in facts:
+        echo("! too few groups of problems to hold any out: the error is not known, and predictions have no interval")
+    else:
+        of = f" (fold {facts['alone_folds']} was enough)" if facts.get("alone_folds") == 1 else ""
+        alone = f", {facts['alone']:.1%} by a model of the rows alone{of}" if "alone" in facts else ""
+        echo(f"error on rows that were held out (MAPE): {facts['before']:.1%} before, {facts['after']:.1%} after{alone}")
+        if facts["kept"] == "alone":
+            echo("the model of the rows alone is better, and was written: it answers for problems like these rows only")
+        elif facts["after"] >= facts["before"]:
+            echo("! the rows do not improve the model: measure more of them, and other sizes")
+    echo(f"written to {out}. Next: kerncast models add {word(out)}, or measure more and move it again")

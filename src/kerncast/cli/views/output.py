@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import click
 
 from kerncast.api.printing import echo, echo_exactly, terminal_width
 from kerncast.api.showing import shown
-from kerncast.cli import completing, json_printed
-from kerncast.errors import InvalidValue
+from kerncast.cli import json_printed
+from kerncast.writing.help import Help
 from kerncast.writing.terminal import TextTable
 from kerncast.writing.terminal import assignments as assignments
 from kerncast.writing.terminal import duration as duration
@@ -22,34 +21,7 @@ from kerncast.writing.terminal import duration as duration
 if TYPE_CHECKING:
     from kerncast.data.dataset import Dataset
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-where_option = click.option(
-    "--where",
-    multiple=True,
-    metavar="CONDITION",
-    shell_complete=completing.conditions,
-    help="Keep only some rows: dtype=fp8 (or problem.dtype=fp8), config.kind=triton, time_ns<1e6 (rows that "
-    "failed have no time, and stay), M=1,2,4. May be repeated.",
-)
-software_option = click.option(
-    "--software",
-    metavar="NAME",
-    help="Keep only rows of this software: vllm (the newest version of each device), vllm==0.24.0, commit=3f2a91c.",
-)
-
-
-def datasets_argument(name: str = "datasets", required: bool = True) -> Callable[[Decorated], Decorated]:
-    """One dataset or several, or a folder of them."""
-    return click.argument(
-        name,
-        metavar="DATASET..." if required else "[DATASET...]",
-        nargs=-1,
-        required=required,
-        type=click.Path(path_type=Path),
-        shell_complete=completing.dataset_folders,
-    )
+Json: TypeAlias = Annotated[bool, Help("Print the result as JSON.", option="--json")]
 
 
 def print_json(value: Any) -> None:
@@ -94,10 +66,3 @@ def working(what: str) -> Iterator[None]:
     """Show a moving line on stderr during the work; nothing when stderr is not a terminal."""
     with shown(what=what):
         yield
-
-
-def above_zero(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    """Refuse a limit that is not above zero; NaN is refused too."""
-    if value is not None and not value > 0:
-        raise InvalidValue(f"{option.opts[0]} must be a number above 0, got {value:g}")
-    return value

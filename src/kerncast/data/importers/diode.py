@@ -5,7 +5,7 @@
 
 `data.diode_files` says what else is in such a file. Times are milliseconds, although torch-diode's types call them seconds.
 A shape does not say how A and B are stored. torch-diode's own collection multiplies contiguous tensors, so the layout is rrr
-unless `set` says another.
+unless `constants` says another.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kerncast.files.foreign import JSON, guarded, load_document
 # Operation → what it computes beyond the product.
 OPERATIONS: Mapping[str, Mapping[str, Any]] = {"mm": {}, "addmm": {"bias": True}, "bmm": {}}
 LAYOUT = "rrr"
-# What `set` may say of all rows.
+# What `constants` may say of all rows.
 SETTABLE = ("layout", "tf32")
 # torch-diode's names of a template's arguments.
 ARGUMENTS = {
@@ -54,7 +54,7 @@ class Diode(Importer):
     """A dataset of torch-diode."""
 
     name = "diode"
-    doc = "datasets of torch-diode (JSON or msgpack): Triton configs of mm, addmm and bmm; `set` layout, tf32"
+    doc = "datasets of torch-diode (JSON or msgpack): Triton configs of mm, addmm and bmm; `constants` layout, tf32"
 
     def recognises(self, head: Head) -> bool:
         return "timed_configs" in head.text and "hardware" in head.text
@@ -119,12 +119,12 @@ class _Rows:
         if "layout" not in self.fixed and self.count:
             found.append(
                 f"the file does not say how A and B are stored: read as {LAYOUT}, contiguous as in torch-diode's own "
-                "collection; `set` layout=… says another"
+                "collection; `constants` layout=… says another"
             )
         if self.without_tf32 and "tf32" not in self.fixed:
             found.append(
                 f"{self.without_tf32:,} fp32 rows are read as computed without TF32: torch-diode does not record it; "
-                "`set` tf32=true if `torch.set_float32_matmul_precision` allowed it"
+                "`constants` tf32=true if `torch.set_float32_matmul_precision` allowed it"
             )
         if self.added:
             found.append(f"{self.added:,} rows of addmm are products with a bias; the file does not say what was added")
@@ -192,7 +192,7 @@ def _config(item: Any, line: int) -> tuple[dict[str, Any], bool]:
         "triton::mm", {name: None if name == "GROUP_M" and value == -1 else value for name, value in arguments.items()}
     )
     if config is None:
-        raise bad_row(line, "a config must be one of gemm/triton's (`kerncast families gemm/triton`)", given)
+        raise bad_row(line, "a config must be one of gemm/triton's (`kerncast list family gemm/triton`)", given)
     flag = given.get("ALLOW_TF32", False)
     return config, (WORDS.get(flag) if isinstance(flag, str) else flag) is True
 

@@ -215,13 +215,13 @@ def _device_line(table: pl.DataFrame, labels: Mapping[str, list[str]], columns: 
     # Names that nobody knows are asked about; a number is the place of a card in its machine.
     worded = [column for column in columns if column in named and any(not text.isdigit() for text in labels[column])]
     if not known and not worded:
-        return f'device = "{OPEN}"    # the name of the device, see `kerncast devices`; `local` is this machine', None
+        return f'device = "{OPEN}"    # the name of the device, see `kerncast list device`; `local` is this machine', None
     column = (known or worded)[0]
     values = _asked({text: device.name if device else None for text, device in meant[column].items()}, table[column])
     if OPEN not in values.values():
         return f"device = {{ column = {toml.string(column)} }}", column
     known_values = toml.inline_table(values)
-    return f"device = {{ column = {toml.string(column)}, values = {known_values} }}    # see `kerncast devices`", column
+    return f"device = {{ column = {toml.string(column)}, values = {known_values} }}    # see `kerncast list device`", column
 
 
 def _status_line(table: pl.DataFrame, columns: list[str]) -> tuple[str, str | None]:

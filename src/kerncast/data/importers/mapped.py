@@ -180,7 +180,7 @@ def _fixed(values: dict[str, str], family: Family) -> dict[str, Cell]:
     for name, text in values.items():
         matches = [column for column in columns if column in (name, f"problem.{name}", f"config.{name}")]
         if not matches:
-            raise InvalidValue(f"`set` {name}: {family.id} has no such parameter")
+            raise InvalidValue(f"`constants` {name}: {family.id} has no such parameter")
         cells[matches[0]] = Cell(value=text)
     return cells
 
@@ -393,7 +393,7 @@ def table_format(path: Path, format_name: str | None) -> str:
         return name
     if format_name is not None:
         raise InvalidValue(f"a mapping is drafted for csv and parquet; {format_name} needs none")
-    raise InvalidValue(f"{path} is neither .csv nor .parquet: say which it is with `format`")
+    raise InvalidValue(f"{path} is neither .csv nor .parquet: say which it is with `file_format`")
 
 
 def read_table(format_name: str, path: Path) -> pl.DataFrame:

@@ -32,13 +32,13 @@ def recognised(paths: Sequence[Path], mapped: bool = False) -> str:
         return known[0]
     formats = ", ".join(importers())
     if known:
-        raise InvalidValue(f"{paths[0]} may be {' or '.join(known)}: say which with `format`")
+        raise InvalidValue(f"{paths[0]} may be {' or '.join(known)}: say which with `file_format`")
     if suffix in WITH_MAPPING:
         raise InvalidValue(
             f"{paths[0]} has columns that no known format has: say which column is which parameter with `mapping`, "
-            f"or name the `format` ({formats})"
+            f"or name the `file_format` ({formats})"
         )
-    raise InvalidValue(f"{paths[0]} is not recognised: name its `format` ({formats})")
+    raise InvalidValue(f"{paths[0]} is not recognised: name its `file_format` ({formats})")
 
 
 def head_of(path: Path) -> Head:

@@ -44,7 +44,7 @@ class ReshardLines(Importer):
     """CSV tables (.csv, .csv.gz) of fitted lines."""
 
     name = "reshard-lines"
-    doc = "lines fitted to reshards on Wormhole cards (CSV or .csv.gz); `set` points=12 keeps 12 tile counts per line"
+    doc = "lines fitted to reshards on Wormhole cards (CSV or .csv.gz); `constants` points=12 keeps 12 tile counts per line"
 
     def recognises(self, head: Head) -> bool:
         return head.header >= {"in_grid", "out_grid", "group", "coef", "intercept"}
@@ -90,12 +90,12 @@ def _points(options: Options) -> int | None:
         raise InvalidValue("`mapping` is for csv and parquet; the columns of fitted lines are known")
     unknown = sorted(set(options.values) - {"points"})
     if unknown:
-        raise InvalidValue(f"`set` {unknown[0]} does not apply to fitted lines (known: points)")
+        raise InvalidValue(f"`constants` {unknown[0]} does not apply to fitted lines (known: points)")
     given = options.values.get("points")
     if given is None:
         return None
     if not given.isascii() or not given.isdigit() or int(given) < 2:
-        raise InvalidValue(f"`set` points must be a whole number of at least 2, got '{given}'")
+        raise InvalidValue(f"`constants` points must be a whole number of at least 2, got '{given}'")
     return int(given)
 
 

@@ -1,4 +1,4 @@
-"""What `set` may say about the rows of PyTorch's files: parameters of gemm that these files leave out."""
+"""What `constants` may say about the rows of PyTorch's files: parameters of gemm that these files leave out."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ RULES = {**gemm_inductor_cpp.problem.parameters, **triton.problem.parameters}
 
 
 def settings(given: Mapping[str, str], names: Sequence[str]) -> dict[str, Value]:
-    """The values of `set`, checked; only some `names` apply to a format."""
+    """The values of `constants`, checked; only some `names` apply to a format."""
     found: dict[str, Value] = {}
     for name, text in given.items():
         if name not in names:
-            raise NotFound.named("parameter for `set`", name, names)
+            raise NotFound.named("parameter for `constants`", name, names)
         value = dtypes.named(text) or text if name == "dtype" else worded(text.capitalize() if name == "tf32" else text)
         if RULES[name].index(value) is None:
-            raise InvalidValue(f"`set` {name} must be {RULES[name].describe()}, got '{text}'")
+            raise InvalidValue(f"`constants` {name} must be {RULES[name].describe()}, got '{text}'")
         found[name] = value
     return found

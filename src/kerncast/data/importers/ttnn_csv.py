@@ -50,7 +50,7 @@ class TtnnCsv(Importer):
     doc = (
         "CSV tables of the TTNN op runtime predictor (unary ops, concatenate_heads, create_qkv_heads, paged attention, "
         "height-sharded matmul); "
-        "`set` func=exp for a unary op"
+        "`constants` func=exp for a unary op"
     )
 
     def recognises(self, head: Head) -> bool:
@@ -86,7 +86,7 @@ class TtnnCsv(Importer):
         unary = family is eltwise_unary_single
         _refuse_settings(options, {"func"} if unary else set())
         if unary and "func" not in options.values:
-            raise InvalidValue("the file does not say which unary function it timed: add `set` func=exp")
+            raise InvalidValue("the file does not say which unary function it timed: add `constants` func=exp")
         if not columns & set(DTYPES):
             raise BadFile(f"line 1: no column gives the dtype; expected some of {', '.join(DTYPES)}")
         # create_qkv_heads has one memory only.
@@ -120,7 +120,9 @@ def _require(columns: set[str], names: Iterable[str]) -> None:
 def _refuse_settings(options: Options, known: set[str]) -> None:
     unknown = sorted(set(options.values) - known)
     if unknown:
-        raise InvalidValue(f"`set` {unknown[0]} does not apply to this table (known: {', '.join(sorted(known)) or 'none'})")
+        raise InvalidValue(
+            f"`constants` {unknown[0]} does not apply to this table (known: {', '.join(sorted(known)) or 'none'})"
+        )
     if options.mapping is not None:
         raise InvalidValue("`mapping` is for csv and parquet; the columns of a TTNN table are known")
 

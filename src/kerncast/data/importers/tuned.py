@@ -103,9 +103,10 @@ def entries_of(path: Path, names: tuple[str, ...], options: Options) -> Entries:
     """The entries of a file, each with its line; damaged ones are skipped."""
     unknown = sorted(set(options.values) - {"op"})
     if unknown or options.mapping is not None:
-        what = f"`set` {unknown[0]}" if unknown else "`mapping`"
+        what = f"`constants` {unknown[0]}" if unknown else "`mapping`"
         raise InvalidValue(
-            f"{what} does not apply to results of an auto-tuner, which name their parameters: leave it out (known: `set` op)"
+            f"{what} does not apply to results of an auto-tuner, which name their parameters: leave it out "
+            "(known: `constants` op)"
         )
     found = read_unclosed(text_of(path), names)
     for line, text in found.damaged:
@@ -124,7 +125,9 @@ def imported(tuned: Tuned, options: Options) -> Imported:
         return Imported(family, _rows(tuned, config, fixed), device_of(tuned.device))
     op = options.values.get("op") or (own.family.partition("/")[0] if own else "") or slug_of(tuned.kernel)[:LONGEST_NAME]
     if not re.fullmatch(r"[A-Za-z_]\w*", op):
-        raise InvalidValue("the file does not name its kernel, and an op needs a name: add `set` op=NAME (letters, digits, _)")
+        raise InvalidValue(
+            "the file does not name its kernel, and an op needs a name: add `constants` op=NAME (letters, digits, _)"
+        )
     declared, rows = draft(tuned, op)
     return Imported(declared_family(declared), rows, device_of(tuned.device))
 

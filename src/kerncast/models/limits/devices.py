@@ -127,7 +127,7 @@ def _refuse_unknown_numbers(model: Model, device: Device) -> None:
         named = ", ".join(sorted(lacking)).replace("peak_flops", f"the peak rates of {', '.join(model.manifest.dtypes)}")
         raise InvalidValue(
             f"{model.path} was trained on {own} and cannot predict for {device.name}, whose profile lacks {named}: add the "
-            "numbers to a profile of your own (`kerncast devices` shows one), or measure on that device"
+            "numbers to a profile of your own (`kerncast list device` shows one), or measure on that device"
         )
 
 

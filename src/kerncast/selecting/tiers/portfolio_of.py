@@ -77,7 +77,7 @@ def portfolio_of(
     source: Model | Dataset | str | Path,
     *,
     loss: float = 0.002,
-    max: int = 64,
+    max_configs: int = 64,
     family: str | None = None,
     where: Sequence[str] = (),
     out: str | Path | None = None,
@@ -93,7 +93,7 @@ def portfolio_of(
     measured = _measured(source, family, tuple(where))
     if not measured.configs.width:
         raise InvalidValue(f"{measured.family.id} has exactly one config: there is nothing to choose")
-    portfolio = Portfolio(measured, choose_portfolio(measured, loss, max), loss)
+    portfolio = Portfolio(measured, choose_portfolio(measured, loss, max_configs), loss)
     if build_list is not None:
         if measured.labels is None:
             raise InvalidValue(

@@ -56,7 +56,7 @@ class AiConfigurator(Importer):
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
-            raise InvalidValue("an AIConfigurator table names its own columns: `set` and `mapping` do not apply to it")
+            raise InvalidValue("an AIConfigurator table names its own columns: `constants` and `mapping` do not apply to it")
         if options.device is not None and (options.devices or options.keep_software):
             raise InvalidValue(
                 "`device` is for tables that do not name their GPU, so there is nothing to choose from: leave it out"

@@ -139,7 +139,7 @@ def _devices(table: pl.DataFrame) -> dict[str, pl.Expr]:
         device = devices.named(name)
         if device is None:
             lines = table.filter(pl.col("device") == name)[LINE]
-            kind = f"device '{shortened(name)}' is not known (see `kerncast devices`): add `device` NAME"
+            kind = f"device '{shortened(name)}' is not known (see `kerncast list device`): add `device` NAME"
             raise BadRows(f"line {lines[0]}: {kind}", kind, lines=lines)
         meant[name] = device.name
     return {"device": pl.col("device").replace_strict(meant, return_dtype=pl.String)} if names else {}

@@ -59,7 +59,7 @@ class AutoHeuristic(Importer):
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
-            raise InvalidValue("an AutoHeuristic log names its own columns: `set` and `mapping` do not apply to it")
+            raise InvalidValue("an AutoHeuristic log names its own columns: `constants` and `mapping` do not apply to it")
         before = 0
         for member, data in _texts(path):
             lines = data.count(b"\n") + 1

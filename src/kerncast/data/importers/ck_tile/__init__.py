@@ -74,7 +74,7 @@ class CkTile(Importer):
 
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
-            raise InvalidValue("CK Tile's files name everything themselves: `set` and `mapping` do not apply to them")
+            raise InvalidValue("CK Tile's files name everything themselves: `constants` and `mapping` do not apply to them")
         with path.open("rb") as file:
             magic = file.read(4)
         padded: Counter[str] = Counter()

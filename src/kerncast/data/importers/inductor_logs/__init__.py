@@ -33,7 +33,9 @@ from kerncast.op import Family
 
 SETTABLE = ("dtype", "layout", "tf32", "threads")
 LONGEST_REASON = 200
-UNKNOWN_LAYOUT = "the log says neither dtypes nor strides: add `set` dtype=fp16 and `set` layout=rrr (or what they were)"
+UNKNOWN_LAYOUT = (
+    "the log says neither dtypes nor strides: add `constants` dtype=fp16 and `constants` layout=rrr (or what they were)"
+)
 # oneDNN's linear may hold an activation, which a log does not show.
 HIDDEN = ("linear_unary",)
 TENSORS_SHOWN = 8
@@ -45,7 +47,7 @@ class InductorLogs(Importer):
     name = "inductor"
     doc = (
         "what torch.compile's max-autotune timed: its output (AUTOTUNE …), autotuning_result_json_list.txt, "
-        "TORCHINDUCTOR_MM_LOGGING_FILE; `set` dtype, layout, tf32, threads"
+        "TORCHINDUCTOR_MM_LOGGING_FILE; `constants` dtype, layout, tf32, threads"
     )
 
     def recognises(self, head: Head) -> bool:
@@ -125,7 +127,7 @@ class _Sorted:
         if told is not None:
             return measured_on(told, self.options)
         if self.options.device is None:
-            raise InvalidValue("the log does not say which device it is of: add `device` NAME (see `kerncast devices`)")
+            raise InvalidValue("the log does not say which device it is of: add `device` NAME (see `kerncast list device`)")
         return devices.get(self.options.device)
 
     def _problem(self, autotune: Autotune, family: Family) -> dict[str, Any] | str:
@@ -189,7 +191,7 @@ class _Sorted:
                 "TORCHINDUCTOR_AUTOTUNE_NUM_CHOICES_DISPLAYED=all prints all of them (torch 2.13)"
             )
         if any(family == gemm_inductor_cpp.id for family, _ in self.rows) and "threads" not in self.fixed:
-            found.append("a log does not say how many threads torch had: read as 1; `set` threads=… says another number")
+            found.append("a log does not say how many threads torch had: read as 1; `constants` threads=… says another number")
         if self.left_out:
             found.append(f"left out {sum(self.left_out.values()):,} choices: {self._reasons()}")
         return found

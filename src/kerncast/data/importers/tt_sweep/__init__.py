@@ -53,7 +53,7 @@ class TtSweep(Importer):
     """Results of sweeps, with their vectors."""
 
     name = "tt-sweep"
-    doc = f"a results file of tt-metal's sweeps, or the folder with {VECTORS}/ and {RESULTS}*/; `set` vectors=PATH"
+    doc = f"a results file of tt-metal's sweeps, or the folder with {VECTORS}/ and {RESULTS}*/; `constants` vectors=PATH"
 
     def recognises(self, head: Head) -> bool:
         if head.names:
@@ -63,8 +63,10 @@ class TtSweep(Importer):
     def read(self, path: Path, options: Options) -> Iterator[Imported]:
         unknown = sorted(set(options.values) - {"vectors"})
         if unknown or options.mapping is not None:
-            what = f"`set` {unknown[0]}" if unknown else "`mapping`"
-            raise InvalidValue(f"{what} does not apply to results of tt-metal's sweeps: leave it out (known: `set` vectors)")
+            what = f"`constants` {unknown[0]}" if unknown else "`mapping`"
+            raise InvalidValue(
+                f"{what} does not apply to results of tt-metal's sweeps: leave it out (known: `constants` vectors)"
+            )
         join = _Join(options.software, options.skips, path)
         for vectors, results in _pairs(path, options.values.get("vectors"), join.counts).items():
             join.add(vectors, results)
@@ -107,7 +109,7 @@ def _vectors_file(folder: Path | None, file: Path, given: str | None) -> Path | 
         return home if home is not None and home.is_file() else None
     chosen = Path(given) / inner if Path(given).is_dir() else Path(given)
     if not chosen.is_file():
-        raise InvalidValue(f"`set` vectors={given}: there is no file {chosen}")
+        raise InvalidValue(f"`constants` vectors={given}: there is no file {chosen}")
     return chosen
 
 

@@ -61,7 +61,7 @@ async function show(asked) {
   view.setAttribute("aria-busy", "true");
   try {
     if (state.view === "model" && !state.model || state.view !== "model" && !state.dataset) {
-      put(view, h("p", { class: "empty" }, "There is nothing here yet: add a model to the store, or open a dataset with `kerncast explore`."));
+      put(view, h("p", { class: "empty" }, "There is nothing here yet: add a model to the store, or open a dataset with `kerncast serve --open`."));
       return;
     }
     const kind = { model: ModelView, data: DataView, watch: WatchView }[state.view];

@@ -1,4 +1,4 @@
-"""`kerncast.verify`: check an artefact whole, and say what is wrong with it."""
+"""`kerncast.inspect`: what a dataset holds, or whether an artefact is whole."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, overload
 
+from kerncast.api.parameters import Where
 from kerncast.api.showing import Wanted, shown
 from kerncast.backends.command.benchmark import BENCHMARK
 from kerncast.compiling.overrides import OVERRIDES
 from kerncast.data.checking import DATASET
+from kerncast.data.dataset import Dataset
 from kerncast.data.importers.mapped import MAPPING
 from kerncast.devices import PROFILE
-from kerncast.errors import BadFile, NotFound
+from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.evaluating.predictions import EVALUATION, PREDICTIONS
 from kerncast.exporting.blob import BLOB
 from kerncast.exporting.json_table import CHOICES
 from kerncast.exporting.project import PROJECT
 from kerncast.files.artefact import ArtefactKind, Checked, Findings, PathContents
-from kerncast.files.places import given_path
+from kerncast.files.places import given_path, texts
 from kerncast.models.checking import MODEL
 from kerncast.progress import Progress
 from kerncast.regenerating.routine import ROUTINE
@@ -28,6 +30,7 @@ from kerncast.regenerating.state import WORK
 from kerncast.selecting.choice_cache import MEASURED
 from kerncast.store.checking import STORE
 from kerncast.sweeping.files import SWEEP
+from kerncast.writing.help import Help
 from kerncast.writing.terminal import line
 
 # In this order: what two of them fit is of the first.
@@ -43,7 +46,7 @@ NAMED = 3
 
 @dataclass(frozen=True, repr=False)
 class Verification:
-    """What `verify` found: one entry per artefact. `bool(verification)` is False if something is wrong."""
+    """Whether artefacts are whole, one entry for each. `bool(verification)` is False if something is wrong."""
 
     path: Path
     artefacts: tuple[Checked, ...]
@@ -96,14 +99,34 @@ class Verification:
         return "\n".join(map(line, self.lines()))
 
 
-def verify(path: str | Path, *, progress: Wanted = "auto") -> Verification:
-    """Check everything of an artefact that can be checked: checksums, rows, weights, keys. Nothing of it is run.
+@overload
+def inspect(
+    path: Dataset | str | Path, *, verify: Literal[True], where: Where = (), progress: Wanted = "auto"
+) -> Verification: ...
+@overload
+def inspect(
+    path: Dataset | str | Path, *, verify: Literal[False] = False, where: Where = (), progress: Wanted = "auto"
+) -> dict[str, Any]: ...
+def inspect(
+    path: Annotated[Dataset | str | Path, Help(metavar="DATASET|PATH", names="dataset_folders")],
+    *,
+    verify: Annotated[bool, Help("Check an artefact of any kind whole, and say what is wrong with it.")] = False,
+    where: Where = (),
+    progress: Wanted = "auto",
+) -> dict[str, Any] | Verification:
+    """What a dataset holds, how noisy it is and what is wrong with it; `where` looks at some of its rows.
 
-    `path` is a dataset, an unfinished collection, a model, a store, a sweep, exported C or a table of choices, measured
+    With `verify`, check everything of an artefact that can be checked: checksums, rows, weights, keys. Nothing of it is run.
+    `path` is then a dataset, an unfinished collection, a model, a store, a sweep, exported C or a table of choices, measured
     choices, predictions, what `evaluate --json` printed, a TOML file (overrides, mapping, device profile, routine,
     benchmark), or a folder of these.
     """
-    place = given_path(path, "the path of an artefact", "name the folder or the file")
+    if not verify:
+        return (path if isinstance(path, Dataset) else Dataset.open(path)).inspect(texts(where))
+    if texts(where):
+        raise InvalidValue("`where` looks at some rows, and `verify` checks all of an artefact: leave one of them out")
+    held = path.path if isinstance(path, Dataset) else path
+    place = given_path(held, "the path of an artefact", "name the folder or the file")
     with shown(progress) as show:
         return Verification(place, *_verified(place, show))
 
