@@ -70,13 +70,13 @@ def ask(environment: Environment) -> None:
     assert 1e6 < whole["step_ns"] < 1e8, whole["step_ns"]
     shipped = Path(home).parent / "shipped"
     if shipped.is_dir():
-        print(environment.kerncast("verify", str(shipped)).strip())
+        print(environment.kerncast("inspect", str(shipped), "--verify").strip())
 
 
 def measure(environment: Environment) -> None:
     """The quickstart, and the self-tests of what it made."""
-    environment.kerncast("quickstart", "--out", "quickstart")
-    environment.kerncast("verify", "quickstart")
+    environment.kerncast("regenerate", "quickstart", "--out", "quickstart")
+    environment.kerncast("inspect", "quickstart", "--verify")
     environment.kerncast("export", "quickstart/model", "--to", "c", "--out", "exported")
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:

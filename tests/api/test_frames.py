@@ -86,7 +86,10 @@ def test_a_frame_with_a_mapping_is_read_as_a_file_with_these_columns(tmp_path):
             lambda rows: rows.with_columns(time_ns=pl.lit("fast")),
             "^row 1 of the frame: time_ns must be a positive time, got 'fast'$",
         ),
-        (lambda rows: rows.with_columns(device=pl.lit("nonesuch")), "unknown device 'nonesuch'[^`]*see `kerncast devices`\\)"),
+        (
+            lambda rows: rows.with_columns(device=pl.lit("nonesuch")),
+            "unknown device 'nonesuch'[^`]*see `kerncast list device`\\)",
+        ),
         (lambda rows: rows.with_columns(pl.lit(1).alias("problem.Q")), "unknown problem parameter of gemm/triton 'Q'"),
         (lambda rows: rows.rename({"problem.M": "m"}), "the column 'm' is not a parameter of gemm/triton: did you mean 'M'"),
         (lambda rows: rows.drop("device"), "add a column 'device'"),

@@ -39,7 +39,8 @@ def export(
             "Of a model: C99 with a C++17 header, a file that a C runtime loads, a JSON table of choices, CSV (the lines of a "
             "linear model; a folder with the weights of an mlp), or files for PyTorch's Inductor. Of a dataset: a table, or a "
             "file for another tool. Of either: the portfolio, the few configs that are enough. [default: c, csv]",
-            metavar="TARGET", names="export_targets",
+            metavar="TARGET",
+            names="export_targets",
         ),
     ] = None,
     out: Annotated[str | Path | None, Help("The path to write; it must not exist.", metavar="DIR|FILE")] = None,
@@ -121,9 +122,9 @@ def export(
     """Write a model or a dataset out for other programs, and return the files.
 
     `c`: one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden vectors, CMakeLists.txt
-    and a pkg-config file; it chooses exactly what Python chooses. `blob`: one file that a fixed C runtime loads when a program runs, with the same answers; the runtime's sources
-    go to the directory `runtime`, if it is given. `json`: a table of choices. `csv`: the lines of a linear model, or a folder
-    with the weights of an mlp (`train` reads it back).
+    and a pkg-config file; it chooses exactly what Python chooses. `blob`: one file that a fixed C runtime loads when a program
+    runs, with the same answers; the runtime's sources go to the directory `runtime`, if it is given. `json`: a table of
+    choices. `csv`: the lines of a linear model, or a folder with the weights of an mlp (`train` reads it back).
     `lookup-table`: a table for `torch._inductor.lookup_table`, with the `top_k` best configs of each problem (1); keys begin
     with `device_name` if it is given. `autoheuristic`: a module for `torch._inductor.autoheuristic`, with `top_k` kernels in
     each leaf (20).

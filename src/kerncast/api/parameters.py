@@ -17,8 +17,8 @@ Datasets: TypeAlias = Annotated[Data, Help(metavar="DATASET...", names="dataset_
 Where: TypeAlias = Annotated[
     str | Sequence[str],
     Help(
-        "Keep only some rows: dtype=fp8 (or problem.dtype=fp8), config.kind=triton, time_ns<1e6 (rows "
-        "that failed have no time, and stay), M=1,2,4. May be repeated.",
+        "Keep only some rows: dtype=fp8 (or problem.dtype=fp8), config.kind=triton, time_ns<1e6 (rows that "
+        "failed have no time, and stay), M=1,2,4. May be repeated.",
         metavar="CONDITION", names="conditions")]  # fmt: skip
 RowsOf: TypeAlias = Annotated[
     str | None,

@@ -122,14 +122,9 @@ def predict(
     """
     if problems is None:
         _refuse_with_request(device=device, family=family, config=config)
-        return query(
-            op, model=model, store=store, software=software, strict=strict, compiled=compiled, progress=progress
-        )  # fmt: skip
+        return query(op, model=model, store=store, software=software, strict=strict, compiled=compiled, progress=progress)
     if not isinstance(op, str):
-        raise InvalidValue(
-            f"`op` is the name of an op, got {type(op).__name__}: a model answers by `model.predict(problems)`, a JSON request "
-            "without problems"
-        )
+        raise InvalidValue(f"`op` is the name of an op, got {type(op).__name__}: a model answers by `model.predict(problems)`")
     if is_frame(problems):
         raise InvalidValue(
             "one problem is a mapping and several are a list of mappings, got a frame: give `frame.to_dicts()`, or ask one "

@@ -141,8 +141,8 @@ def train(
         raise InvalidValue(f"`file_format` is kerncast or ck, got '{file_format}'")
     if device is not None and base is None:
         raise InvalidValue(
-            "`device` is where to move `base` to: name a base; the rows say which device they were measured on, and "
-            "`where=device=…` chooses among them"
+            "the rows say which device they were measured on; `device` is where to move `base` to: choose rows with "
+            "`where=device=…`, add a column 'device' to a frame, or read it with `kerncast.read(frame, device=…)`"
         )
     if base is not None and folds:
         raise InvalidValue(f"`folds={folds}` does not go with `base`, which is judged on one fixed hold-out: leave it out")
