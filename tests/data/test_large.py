@@ -47,7 +47,11 @@ def test_inspecting_in_pieces_says_the_same_as_inspecting_the_whole_table(datase
     assert whole["fastest_of"] == len(whole["fastest"]) > 100
     for rows in (500, COUNT):
         monkeypatch.setattr(stored_rows, "PIECE_ROWS", rows)
-        assert dataset.inspect()["families"] == [whole]
+        (section,) = dataset.inspect()["families"]
+        # These are read of the stored rows, not of the table that is inspected.
+        assert section.pop("noise_of_samples") is None
+        assert section.pop("isolated_times")["rows"] == 0
+        assert section == whole
     some = dataset.inspect("problem.M<400")["families"][0]
     own = quality.inspect_family(TRITON, dataset.read(where=["problem.M<400"]), dataset.device)
     assert {**some, "label_shift": None} == {**own, "label_shift": None}

@@ -48,18 +48,18 @@ def installed(monkeypatch):
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     data = synthetic_dataset(folder / "data", synthetic_rows(problems=8))
-    return kerncast.train(data, model="roofline", out=folder / "model", folds=2, progress=None)
+    return kerncast.train(data, kind="roofline", out=folder / "model", folds=2, progress=None)
 
 
 def test_a_target_of_another_package_is_written_with_its_own_options(model, installed, tmp_path):
     """By its name, like those of this package; an argument that it does not declare is refused with the targets that do."""
     installed("RowsExporter")
-    assert kerncast.export(model, tmp_path / "rows", to="rows", top_k=2, progress=None) == [tmp_path / "rows"]
+    assert kerncast.export(model, out=tmp_path / "rows", to="rows", top_k=2, progress=None) == [tmp_path / "rows"]
     assert len((tmp_path / "rows").read_text().splitlines()) == 2
     with pytest.raises(InvalidValue, match="`prefix` is only for `to=blob` and `to=c`: leave it out"):
-        kerncast.export(model, tmp_path / "more", to="rows", prefix="other", progress=None)
+        kerncast.export(model, out=tmp_path / "more", to="rows", prefix="other", progress=None)
     with pytest.raises(InvalidValue, match="`to` is one of autoheuristic, blob, c, csv, json, lookup-table, rows, got 'row'"):
-        kerncast.export(model, tmp_path / "more", to="row", progress=None)
+        kerncast.export(model, out=tmp_path / "more", to="row", progress=None)
 
 
 def test_a_name_that_is_taken_is_refused(installed):

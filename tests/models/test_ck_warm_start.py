@@ -125,7 +125,7 @@ def test_a_base_without_ck_files_or_of_another_schema_is_refused(made_by_ck, tmp
     shutil.copytree(made_by_ck.gemm, tmp_path / "latency")
     (tmp_path / "latency" / "model_tflops.lgbm").unlink()
     for data, base, more, why in [
-        (home / "new", tmp_path / "plain", {}, "continues CK's forests of the base, and it has none: train the base with"),
+        (home / "new", tmp_path / "plain", {}, "`file_format=ck` continues its CK forests, and it has none: train it with"),
         (
             home / "new",
             made_by_ck.gemm,

@@ -190,7 +190,7 @@ def test_a_model_of_several_devices_answers_for_the_one_that_a_request_names(tmp
     store = Store.open(tmp_path)
     store.add(model)
     problem = {"tokens": 1024, "heads": 32, "stage": "pre", "dtype": "bf16"}
-    for where in ({"model": model, "compile": False}, {"store": store}):
+    for where in ({"model": model, "compiled": False}, {"store": store}):
         for device in ("h100", "b200"):
             reply = kerncast.predict({"op": "mla_bmm", "device": device, **problem}, progress=False, **where)
             assert reply["time_ns"] == model.predict(problem, device=device).time_ns

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from kerncast import Dispatcher
 from kerncast.backends.cpu import CpuBackend
 from kerncast.errors import InvalidValue
+from kerncast.selecting.dispatch import Dispatcher
 
 pytestmark = pytest.mark.needs("a C compiler")
 

@@ -213,7 +213,7 @@ def test_many_problems_are_predicted_in_compiled_code_with_the_same_answers(mode
         (pl.Series("M", [8, None, 16]), "row 2: problem.M must be a whole number from 1 to .*, got None"),
         (pl.Series("M", [8.0, float("nan"), 16.0]), "row 2: problem.M must be a whole number from 1 to .*, got None"),
         (pl.Series("M", ["8", "many", "16"]), "row 2: problem.M must be a whole number, got 'many'"),
-        (pl.Series("dtype", ["fp16", "fp16", "float16"]), "row 3: problem.dtype must be .*did you mean 'fp16'"),
+        (pl.Series("dtype", ["fp16", "fp16", "fp17"]), "row 3: problem.dtype must be .*got 'fp17'"),
         (pl.Series("problem.Q", [1, 2, 3]), "unknown problem parameter of gemm/triton 'Q'"),
         (pl.Series("m", [1, 2, 3]), "the column 'm' is not a parameter of gemm/triton: did you mean 'M'"),
     ],

@@ -148,12 +148,12 @@ def export(
         return [Path(place) for place in (out, build_list) if place is not None] if portfolio else []
     if out is None:
         raise InvalidValue("an export needs `out`, the path to write")
-    if to in TABLES or (to is None and _is_dataset(source)):
+    if _is_dataset(source):
+        if to is not None and to not in TABLES:
+            held, forms = getattr(source, "path", source), ", ".join((*TABLES, PORTFOLIO))
+            raise InvalidValue(f"`to={to}` writes a model, and {held} is a dataset: use one of {forms}")
         dataset = source if isinstance(source, Dataset) else Dataset.open(str(source))
         return dataset.export(out, to=to or TABLES[0], family=family, where=texts(where))
-    if isinstance(source, Dataset) or _is_dataset(source):
-        held, forms = getattr(source, "path", source), ", ".join((*TABLES, PORTFOLIO))
-        raise InvalidValue(f"`to={to}` writes a model, and {held} is a dataset: use one of {forms}")
     for name in (name for name, is_given in of_data.items() if is_given):
         raise InvalidValue(f"`{name}` is for a dataset; a model has one family and its own rows: leave it out")
     if build_list is not None:

@@ -226,7 +226,7 @@ def _benchmark(family: Family, measuring: Measuring) -> Benchmark | None:
     name, backend, settings = measuring.benchmark, measuring.backend, named_values(measuring.settings, "settings")
     if name is None:
         if settings:
-            raise InvalidValue("`settings` are those of a benchmark: name one with `benchmark`")
+            raise InvalidValue("`settings` changes a setting of a benchmark: name one with `benchmark`")
         return None
     if backend not in (None, "command"):
         raise InvalidValue(f"`benchmark` is for the backend command, not for {backend}: leave one of them out")

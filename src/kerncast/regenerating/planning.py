@@ -31,7 +31,7 @@ from kerncast.training.recipe import Recipe
 from kerncast.writing.shell import word
 
 # How a benchmark asks for a setting that is missing or wrong.
-SETTING = "`changes` "
+SETTING = "`settings` "
 # Configs that a family declares promising: `promising:104`.
 PROMISING = "promising"
 AnySweep = Sweep | SuiteSweep
@@ -182,7 +182,7 @@ def _in_the_words_of_a_routine() -> Iterator[None]:
     except (InvalidValue, NotFound) as error:
         if SETTING not in str(error):
             raise
-        raise type(error)(str(error).replace(SETTING, f"{SETTING}collect.settings.")) from error
+        raise type(error)(str(error).replace(SETTING, "`changes` collect.settings.")) from error
 
 
 def device_of(runs: Runner) -> Device:
