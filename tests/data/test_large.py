@@ -39,6 +39,13 @@ def dataset(tmp_path_factory):
     return Dataset.open(made.path)
 
 
+def _of_the_table(report):
+    """The figures of the only family, without those that are read of the stored rows."""
+    (section,) = report["families"]
+    assert (section.pop("noise_of_samples"), section.pop("isolated_times")["rows"]) == (None, 0)
+    return section
+
+
 def test_inspecting_in_pieces_says_the_same_as_inspecting_the_whole_table(dataset, monkeypatch):
     """Every figure, example and finding, whatever the size of the pieces; of rows in memory and on disk."""
     monkeypatch.setattr(quality, "SHIFT_ROWS", 0)  # fitting the models for it takes longer than everything else
@@ -47,12 +54,8 @@ def test_inspecting_in_pieces_says_the_same_as_inspecting_the_whole_table(datase
     assert whole["fastest_of"] == len(whole["fastest"]) > 100
     for rows in (500, COUNT):
         monkeypatch.setattr(stored_rows, "PIECE_ROWS", rows)
-        (section,) = dataset.inspect()["families"]
-        # These are read of the stored rows, not of the table that is inspected.
-        assert section.pop("noise_of_samples") is None
-        assert section.pop("isolated_times")["rows"] == 0
-        assert section == whole
-    some = dataset.inspect("problem.M<400")["families"][0]
+        assert _of_the_table(dataset.inspect()) == whole
+    some = _of_the_table(dataset.inspect("problem.M<400"))
     own = quality.inspect_family(TRITON, dataset.read(where=["problem.M<400"]), dataset.device)
     assert {**some, "label_shift": None} == {**own, "label_shift": None}
     assert "`where`" in some["label_shift"]["note"]
