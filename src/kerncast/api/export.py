@@ -148,7 +148,7 @@ def export(
         return [Path(place) for place in (out, build_list) if place is not None] if portfolio else []
     if out is None:
         raise InvalidValue("an export needs `out`, the path to write")
-    if _is_dataset(source):
+    if isinstance(source, Dataset) or _holds_dataset(source):
         if to is not None and to not in TABLES:
             held, forms = getattr(source, "path", source), ", ".join((*TABLES, PORTFOLIO))
             raise InvalidValue(f"`to={to}` writes a model, and {held} is a dataset: use one of {forms}")
@@ -181,8 +181,8 @@ def export(
         return exporter.write(loaded, place, options, show)
 
 
-def _is_dataset(source: Model | Dataset | str | Path) -> bool:
-    return isinstance(source, Dataset) or (not isinstance(source, Model) and (Path(source) / MANIFEST).is_file())
+def _holds_dataset(source: Model | str | Path) -> bool:
+    return not isinstance(source, Model) and (Path(source) / MANIFEST).is_file()
 
 
 def _same(value: Any, usual: Any) -> bool:
