@@ -42,12 +42,12 @@ JOURNAL_ROWS = 3_000_000
 HALVES = ("problem", "config")
 COMPACT = """
 import sys
-import kerncast
 from kerncast.collecting.compact import compact
 from kerncast.collecting.messages import Ready
 from kerncast.data import Dataset
+from kerncast.declared.family_file import family_named
 ready = Ready({"name": "a100", "title": "A100", "kind": "gpu"}, {})
-compact(Dataset.open(sys.argv[1], journal=False), kerncast.get_family("gemm/triton"), ready)
+compact(Dataset.open(sys.argv[1], journal=False), family_named("gemm/triton"), ready)
 """
 MEGABYTES = Target(high=1000)
 SECONDS = Target(high=1)
@@ -131,7 +131,7 @@ def memory(folder: Path) -> list[Row]:
         "inspect": ("inspect", dataset),
         "merge": ("merge", dataset, small, "--out", folder / "merged"),
         "evaluate": ("evaluate", folder / "model", dataset),
-        "portfolio": ("portfolio", dataset),
+        "export --to portfolio": ("export", dataset, "--to", "portfolio"),
         "sweep": (
             "sweep", "gemm/triton", "--problems", "lognormal:5000", "--vary", "dtype=fp16", "--vary", "layout=rcr", "--configs",
             "sample:200", "--device", "a100", "--out", folder / "swept",
@@ -185,13 +185,13 @@ def signals(folder: Path) -> list[Row]:
         "inspect": ("inspect", dataset),
         "merge": ("merge", dataset, dataset, "--out", out),
         "evaluate": ("evaluate", folder / "model", dataset),
-        "portfolio": ("portfolio", dataset),
+        "export --to portfolio": ("export", dataset, "--to", "portfolio"),
         "sweep": ("sweep", *COLLECT[1:], "--out", folder / "swept"),
         "export": ("export", folder / "model", "--out", out, "--to", "c"),
         "collect": (*COLLECT, "--configs", "sample:50", "--out", folder / "mine"),
         "collect --active over all configs": (*COLLECT, "--active", "--budget", "60s", "--out", folder / "chosen"),
         "collect --dry-run over all configs": (*COLLECT, "--out", folder / "none", "--dry-run"),
-        "quickstart": ("quickstart", "--out", folder / "quick"),
+        "regenerate quickstart": ("regenerate", "quickstart", "--out", folder / "quick"),
         "regenerate": ("regenerate", "gemm-cpu", "--out", folder / "again"),
     }
     for name, arguments in verbs.items():
