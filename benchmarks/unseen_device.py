@@ -2,7 +2,7 @@
 
 Times: GEMM of TensorRT-LLM on nine GPUs, the newest version of each (PyPI aiconfigurator-core 0.12.0, Apache-2.0, the wheel
 under KERNCAST_DATA/aiconfigurator), 12,000 rows of each. A model of eight GPUs predicts the ninth from its profile alone, and
-then with 50, 200 and 1,000 rows of it (`kerncast.train(…, base=…)`). Half of the pairs (N, K) are for these rows, the other half are for
+then with 50, 200 and 1,000 rows of it (`train --base`). Half of the pairs (N, K) are for these rows, the other half are for
 the test. A model of the same rows alone and the roofline are beside it. What `adapt` does was decided on the H200, the B200 and
 the RTX PRO 6000 only.
 
