@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from math import inf
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, Unpack
 
@@ -28,8 +27,8 @@ PLAIN_SECONDS = 10.0
 FEWEST_DONE = 0.01
 PLAIN_STEP_SECONDS = 5.0
 BEAT_SECONDS = 1.0
-# Work that begins this soon after other work goes on where that one was silent.
-PAUSE_SECONDS = 1.0
+# Work that begins this soon after other work goes on where that one was silent; what lies between them may import LightGBM.
+PAUSE_SECONDS = 5.0
 NOTEBOOK_SECONDS = 0.5
 # A bar for less than this would only flicker.
 FLICKER_SECONDS = 1.0
@@ -251,8 +250,8 @@ class SparseShow(LineShow):
     Calls that follow each other are one work: four of six seconds each are not silent.
     """
 
-    _work: ClassVar[tuple[float, float]] = (-inf, -inf)
-    """When the latest work of this process ended, and when it last printed."""
+    _work: ClassVar[tuple[float, float]] = (time.monotonic(),) * 2
+    """When the latest work of this process ended, and when it last printed; the first call imports for a second or two."""
 
     def __init__(self, what: str = "") -> None:
         super().__init__(what)
