@@ -79,7 +79,7 @@ class Collection:
             backend=get_backend(request.backend).name,
             device=str(ready.device["name"]),
             software=ready.software,
-            run_id=f"{now:%Y%m%dT%H%M%S}-{os.getpid()}",
+            run_id=f"{now:%Y%m%dT%H%M%S.%f}-{os.getpid()}",
         )
         path = self.dataset.path / journals.NAME
         if journals.is_begun(path):
