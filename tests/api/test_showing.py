@@ -91,7 +91,7 @@ def test_a_script_hears_nothing_of_short_work_and_a_line_every_ten_seconds_of_lo
 
 
 def test_short_calls_that_follow_each_other_are_not_silent(clock):
-    """Silence counts from the last line, over calls without a pause; after a pause it begins anew."""
+    """Silence counts from the last line, over calls without a pause; after a pause it counts from the next call."""
     clock.now += 1000
     began = clock.now
     for _ in range(3):

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, overload
 
-from kerncast.api.query import query
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.frames import is_frame
 from kerncast.device import Device
@@ -122,6 +121,8 @@ def predict(
     """
     if problems is None:
         _refuse_with_request(device=device, family=family, config=config)
+        from kerncast.api.query import query  # it loads what chooses, which a single prediction does not need
+
         return query(op, model=model, store=store, software=software, strict=strict, compiled=compiled, progress=progress)
     if not isinstance(op, str):
         raise InvalidValue(f"`op` is the name of an op, got {type(op).__name__}: a model answers by `model.predict(problems)`")

@@ -49,7 +49,7 @@ VERBS = {
     "torch": ("torch", "torch.compile: the products of a model, and how well their kernels are chosen."),
     "train": ("train", "Train a model on measurements, continue one, or move it to another device; say how good it is."),
 }
-# A verb that is part of another one now → the command that does the same.
+# Words that people try → the command that does it.
 REPLACED = {
     "adapt": "kerncast train ROWS --base MODEL --device DEVICE --out MODELDIR",
     "completion": "_KERNCAST_COMPLETE=bash_source kerncast (or zsh_source, fish_source)",

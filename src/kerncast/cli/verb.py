@@ -242,6 +242,6 @@ def _items(members: Sequence[Any]) -> list[Any]:
 
 
 def _help(kind: Any) -> Help | None:
-    """What was said last, so that a shared alias can be said anew for one function."""
+    """The last `Help`: a function may have another text than the alias that it uses."""
     found = [item for item in getattr(kind, "__metadata__", ()) if isinstance(item, Help)]
     return found[-1] if found else None

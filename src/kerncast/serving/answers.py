@@ -136,7 +136,7 @@ class QueryAnswers:
     # -- what changes -----------------------------------------------------------------------------------
 
     def forget(self, path: Path) -> None:
-        """A model answers otherwise than before: ask it anew."""
+        """Forget what was answered: a model has changed."""
         for query in (self._at_once, *self._in_threads):
             query.forget(path)
         self._kept = OrderedDict()

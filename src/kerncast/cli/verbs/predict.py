@@ -35,8 +35,6 @@ from kerncast.models.statuses import Answered
 from kerncast.op import Family
 from kerncast.querying.prediction import Prediction
 from kerncast.registry import OPS
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import plain_tiers
 from kerncast.space import Value
 from kerncast.store.find import only_group
 from kerncast.store.store import Store
@@ -235,6 +233,9 @@ def _by_model(
     else:
         own = model if device is None else model.on(device)
         # No tier is needed here, so none is built, and the answer comes at once.
+        from kerncast.selecting.selector import Selector
+        from kerncast.selecting.tiers.build import plain_tiers
+
         tiers = plain_tiers(own) if own.candidates.height else None
         found = Selector(own, tiers=tiers, tier="full", compile=False, configs=configs).select_many(asked, "full")
     answers = [_unless_unbuilt(without_choice(model.family, answer), kernel) for answer in found]
