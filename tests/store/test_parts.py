@@ -10,7 +10,6 @@ from kerncast import cli
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.querying.query import Query, among, in_store
-from kerncast.store import entry as entries
 from kerncast.store.store import Store
 
 WIDTH_HEIGHT = "in_strategy=width,out_strategy=height,dtype=bf16"
@@ -110,20 +109,6 @@ def test_any_unique_piece_of_an_id_names_a_model(store):
         store.get("eshard/sing")
     with pytest.raises(NotFound):
         store.get("")
-
-
-def test_a_store_from_before_parts_had_names_keeps_its_places(reshards, tmp_path, monkeypatch):
-    """A model called `default` is found, and replaced only by one of the same part."""
-    store = Store.open(tmp_path / "store")
-    with monkeypatch.context() as before:
-        before.setattr("kerncast.store.store.own_name", lambda model: entries.DEFAULT)
-        old = store.add(reshards / "width-height")
-    assert old.id.endswith("/default")
-    store.add(reshards / "block-width")
-    with pytest.raises(InvalidValue, match="called 'default'"):
-        store.add(reshards / "width-height")
-    assert store.add(reshards / "width-height", replace=True).id == old.id
-    assert len(store.entries()) == 2
 
 
 def test_one_damaged_model_does_not_keep_the_others_from_answering(reshards, store):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kerncast.collecting.request import Stop, never
-from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.files.atomic import cannot_write, remove_directory, sync_tree, write_bytes
 from kerncast.files.lock import one_writer
 from kerncast.files.places import data_folder
@@ -233,19 +233,19 @@ class Store:
 
     def at(self, model: Model, name: str | None = None) -> Entry | None:
         """The entry that `add` would replace with this model; damaged entries elsewhere do not matter."""
-        file = self._folder(self._record(model, name)) / ENTRY
+        file = self._folder(_record(model, name)) / ENTRY
         return read_entry(file) if file.exists() else None
 
     def mark(self, model: Model, name: str | None = None) -> str:
         """A hash of that entry's file, readable or not; empty if there is none. For `add`."""
-        return _mark(self._folder(self._record(model, name)))
+        return _mark(self._folder(_record(model, name)))
 
     def earlier(self, model: Model, name: str | None = None) -> Entry | None:
         """The entry that `add` would replace with this model, else the one that answers for some of its problems now."""
         there = self.at(model, name)
         if there is not None:
             return there
-        record = self._record(model, name)
+        record = _record(model, name)
         try:
             found = self.lookup(record.op, record.family, model.device.name, record.software, name or DEFAULT)
         except NotFound:
@@ -278,7 +278,7 @@ class Store:
         loaded = model if isinstance(model, Model) else Model.load(model)
         if trust:
             trusting.trust(loaded)
-        record = self._record(loaded, name, software, origin)
+        record = _record(loaded, name, software, origin)
         target = self._folder(record)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -312,20 +312,6 @@ class Store:
             return model
         entry = self.meant(model)
         return Model.load(model) if entry is None else entry.load()
-
-    def _record(
-        self, model: Model, name: str | None, stated: Mapping[str, str] | None = None, origin: Mapping[str, str] | None = None
-    ) -> Record:
-        """What is known of a model; without a name, the store names it."""
-        record = _record(model, name or own_name(model), stated, origin)
-        if name is not None or record.name == DEFAULT or (self._folder(record) / ENTRY).exists():
-            return record
-        # Before models were called by their part of the op, all of them were called `default`: one of the same part stays.
-        before = msgspec.structs.replace(record, name=DEFAULT)
-        with contextlib.suppress(KerncastError, FileNotFoundError):
-            if own_name(read_entry(self._folder(before) / ENTRY).load()) == record.name:
-                return before
-        return record
 
     def _folder(self, record: Record) -> Path:
         return self.path.joinpath(*place_of(record.family, record.devices, record.software, record.name))
@@ -366,7 +352,7 @@ class Store:
 
 def entry_of(model: Model) -> Entry:
     """What an entry would say of a model that is in no store."""
-    return Entry(model.path, msgspec.structs.replace(_record(model, own_name(model)), added="", bytes=_size(model.path)))
+    return Entry(model.path, msgspec.structs.replace(_record(model), added="", bytes=_size(model.path)))
 
 
 def _mark(folder: Path) -> str:
@@ -377,8 +363,9 @@ def _mark(folder: Path) -> str:
 
 
 def _record(
-    model: Model, name: str, stated: Mapping[str, str] | None = None, origin: Mapping[str, str] | None = None
+    model: Model, name: str | None = None, stated: Mapping[str, str] | None = None, origin: Mapping[str, str] | None = None
 ) -> Record:
+    """What is known of a model; without a name, that of its part of the op."""
     manifest = model.manifest
     software = manifest.software
     if stated and software:
@@ -387,7 +374,7 @@ def _record(
         software = (msgspec.json.encode(dict(sorted(stated.items()))).decode(),)
     return Record(
         op=manifest.op, family=manifest.family, devices=tuple(item.name for item in manifest.devices), software=software,
-        name=name, added=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), model="",
+        name=name or own_name(model), added=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), model="",
         checksum=manifest.checksum, kind=manifest.kind, dtypes=manifest.dtypes, rows=manifest.data.rows,
         problems=manifest.data.problems, **_figures(model), bytes=0, origin=dict(origin or {}),
     )  # fmt: skip
