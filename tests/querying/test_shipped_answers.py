@@ -197,3 +197,17 @@ def test_a_model_of_several_devices_answers_for_the_one_that_a_request_names(tmp
         reply = kerncast.predict({"op": "mla_bmm", **problem}, progress=False, **where)
         assert reply["status"] == "no_model"
         assert "h100" in reply["message"]
+
+
+@pytest.mark.needs("a C compiler")
+def test_a_model_of_an_op_with_products_compiles_and_answers_as_python_does():
+    """A product may stand for two sizes in its requests; C that does not compile would only be slower, and nobody would know."""
+    model = kerncast.open("shipped/reshard_block-wormhole")
+    assert model.family.op.products
+    assert kerncast.Selector(model, progress=False).is_compiled
+    grids = {"in_x": 1, "in_y": 7, "out_x": 2, "out_y": 4, "in_strategy": "block", "out_strategy": "width", "dtype": "bf16"}
+    for sizes, status in (({"height_tiles": 56, "width_tiles": 56}, "ok"), ({"tiles": 3136}, "unsupported")):
+        request = {"op": "reshard", "device": "wormhole_b0", **grids, **sizes}
+        compiled, python = (kerncast.predict(request, model=model, compiled=wanted, progress=False) for wanted in (True, False))
+        assert compiled == python
+        assert compiled["status"] == status

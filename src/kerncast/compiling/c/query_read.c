@@ -230,11 +230,11 @@ static void query_set_pair(query_request *request, const query_product *product,
 static int query_fit(const query_request *request) {
     kc_problem read;
     int32_t i;
-    if (kc_read_problem(&request->problem, &read, NULL) != KERNCAST_OK) return 0;
-    for (i = 0; i < KC_PROBLEM; i++) {
+    if (kc_read_problem(&kc_this, &request->problem, &read, NULL) != KERNCAST_OK) return 0;
+    for (i = 0; i < kc_this.problem.count; i++) {
         if (read.key[i] != KERNCAST_MISSING && !kc_in_domain(&kc_hull[i], read.key[i])) return 1;
     }
-    for (i = 0; i < KC_FACTS; i++) {
+    for (i = 0; i < kc_this.fact_count; i++) {
         const kc_fact *fact = &kc_facts[i];
         const int64_t value = read.key[fact->parameter];
         if (value != KERNCAST_MISSING && (value % fact->step + fact->step) % fact->step != fact->rest) return 1;
