@@ -360,7 +360,16 @@ def test_one_selector_answers_for_several_devices(pooled, compile, monkeypatch):
     assert pick.on("h100") is pick.on("H100")
     assert pick.on("h100").rank(problem, 1)[0].config == first["h100"].config
     assert repr(pick) == "Selector(gemm/library on one of a100, h100, as each question says)"
-    for ask in (pick, lambda one: pick.select_many([one]), pick.rank, lambda _: pick.tiers, lambda _: pick.query("{}")):
+    searched = {name: pick.search({**problem, "device": name}, top_k=1).finalists for name in PATHS}
+    assert searched == {name: pick.on(name).search(problem, top_k=1).finalists for name in PATHS}
+    for ask in (
+        pick,
+        pick.search,
+        lambda one: pick.select_many([one]),
+        pick.rank,
+        lambda _: pick.tiers,
+        lambda _: pick.query("{}"),
+    ):
         with pytest.raises(InvalidValue, match=r"several devices \(a100, h100\): name one with `device`"):
             ask(problem)
     assert not hasattr(pick, "artefact")

@@ -201,7 +201,7 @@ def test_a_model_of_several_devices_answers_for_the_one_that_a_request_names(tmp
 
 @pytest.mark.needs("a C compiler")
 def test_a_model_of_an_op_with_products_compiles_and_answers_as_python_does():
-    """A product may stand for two sizes in its requests; C that does not compile would only be slower, and nobody would know."""
+    """A product may stand for two sizes in its requests; C that does not compile would only be slow, unseen."""
     model = kerncast.open("shipped/reshard_block-wormhole")
     assert model.family.op.products
     assert kerncast.Selector(model, progress=False).is_compiled

@@ -7,6 +7,7 @@ import os
 import reprlib
 import stat
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def refuse_endless(path: Path) -> None:
 
 
 def check_place(argument: str, path: Path | None) -> None:
-    """Refuse a file that could not be written; a file next to it is created and removed as a test."""
+    """Refuse a file that could not be written; a file without a name is created in its folder as a test."""
     if path is None:
         return
     folder, said = path.parent, f"`{argument}`: could not write {path}:"
@@ -62,9 +63,8 @@ def check_place(argument: str, path: Path | None) -> None:
             raise InvalidValue(f"{said} there is no directory {folder}; create it first, or choose another place")
         if not folder.is_dir():
             raise InvalidValue(f"{said} {folder} is not a directory; choose another place")
-        scratch = path.with_name(f".{path.name}.{os.getpid()}")
-        scratch.touch()
-        scratch.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         why = NEXT_STEPS.get(error.errno or 0, "no file can be created there; choose another place")
         raise CannotWrite(f"{said} {why}") from error
@@ -75,23 +75,29 @@ def check_place(argument: str, path: Path | None) -> None:
 
 def data_folder(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
     """`kerncast` in the user's data directory."""
-    home = Path.home()
     if platform == "win32":
-        base = Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local")
+        base = Path(environment.get("LOCALAPPDATA") or _home("LOCALAPPDATA") / "AppData" / "Local")
     elif platform == "darwin":
-        base = home / "Library" / "Application Support"
+        base = _home("HOME") / "Library" / "Application Support"
     else:
         given = environment.get("XDG_DATA_HOME", "")
         # The base directory specification says to ignore relative paths.
-        base = Path(given) if Path(given).is_absolute() else home / ".local" / "share"
+        base = Path(given) if Path(given).is_absolute() else _home("XDG_DATA_HOME") / ".local" / "share"
     return base / "kerncast"
+
+
+def _home(variable: str) -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise InvalidValue(f"this user has no home directory: name another folder in the variable {variable}") from error
 
 
 def cache_folder(name: str) -> Path:
     """The folder for one kind of what can be made again (compiled kernels, builds, listed configs): in KERNCAST_CACHE, else in
     ~/.cache/kerncast."""
     given = os.environ.get("KERNCAST_CACHE")
-    return (Path(given) if given else Path.home() / ".cache" / "kerncast") / name
+    return (Path(given) if given else _home("KERNCAST_CACHE") / ".cache" / "kerncast") / name
 
 
 def private_cache(name: str) -> Path:

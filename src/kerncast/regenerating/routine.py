@@ -161,7 +161,7 @@ class Routine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"
     @property
     def learns(self) -> str:
         """A hash of what else decides the model; threads are left out, because they only change the time it takes."""
-        return _hash(msgspec.to_builtins(msgspec.structs.replace(self.train, threads=0)))
+        return _hash((msgspec.to_builtins(msgspec.structs.replace(self.train, threads=0)), "repeat" in self.steps))
 
     @property
     def digest(self) -> str:
@@ -248,4 +248,4 @@ def _check_steps(routine: Routine, where: str) -> None:
         raise BadFile(f"routine {where}: the step race is for {RACED} alone: leave it out")
 
 
-ROUTINE = kind_of_toml("routine", frozenset({"families", "sweep"}), lambda path: load(str(path.absolute())))
+ROUTINE = kind_of_toml("routine", frozenset({"name", "families"}), lambda path: load(str(path.absolute())))

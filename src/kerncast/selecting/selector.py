@@ -354,12 +354,23 @@ class Selector:
         configs: Configs | None = None,
         measure: bool = False,
         backend: str | None = None,
+        device: Device | str | None = None,
         progress: Progress = QUIET,
     ) -> Search:
         """Search all configs that the family declares, measured or not; with `measure`, time the best on this machine.
 
         With `configs`, only these are scored (see `Selector`).
         """
+        if self._several or device is not None:
+            named = dict(problem) if isinstance(problem, Mapping) else problem
+            if device is None and isinstance(named, dict):
+                device = named.pop(DEVICE, None)
+            if device is None:
+                raise NoDevice(self._which)
+            return self.on(device).search(
+                named, strategy=strategy, budget=budget, top_k=top_k, seed=seed, configs=configs, measure=measure,
+                backend=backend, progress=progress,
+            )  # fmt: skip
         from kerncast.backends import backend_that_runs
         from kerncast.selecting import search
 
