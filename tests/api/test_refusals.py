@@ -132,3 +132,16 @@ def test_without_the_extra_train_models_answer_and_what_needs_it_is_refused_firs
         kc.evaluate(model, data, report=tmp_path / "report.html")
     with pytest.raises(kc.NotFound, match=r"pip install 'kerncast\[train\]'"):
         kc.train(data, kind="mlp", folds=2, threads=1)
+
+
+def test_arguments_of_the_other_kind_of_question_are_refused():
+    """A JSON request has its own keys, and a question about an op none of a request's: nothing is ignored in silence."""
+    request = {"op": "gemm", **PROBLEM, "device": "h100"}
+    for given in ({"model": "/nowhere"}, {"strict": True}, {"compiled": False}):
+        with pytest.raises(kc.InvalidValue, match=rf"`{next(iter(given))}` is for a JSON request"):
+            kc.predict("gemm", PROBLEM, device="h100", **given)
+    for given in ({"device": "h100"}, {"config": {"BLOCK_M": 64}}, {"family": "gemm/triton"}):
+        with pytest.raises(kc.InvalidValue, match=rf"leave `{next(iter(given))}` out"):
+            kc.predict(request, **given)
+    with pytest.raises(kc.InvalidValue, match="'gemm' is no JSON request: if it is an op, name its `problems`"):
+        kc.predict("gemm", device="h100")

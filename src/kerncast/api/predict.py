@@ -9,7 +9,7 @@ from typing import Annotated, Any, overload
 from kerncast.api.showing import Wanted, shown
 from kerncast.data.frames import is_frame
 from kerncast.device import Device
-from kerncast.errors import InvalidValue, NotFound
+from kerncast.errors import InvalidValue, NotFound, quoted
 from kerncast.models.model import Model
 from kerncast.models.problem_frames import bare
 from kerncast.querying.predicting import OpAnswerer, devices_of
@@ -120,10 +120,11 @@ def predict(
     its id in the store. Every answer has a status; all but `ok` give a reason and no number.
     """
     if problems is None:
-        _refuse_with_request(device=device, family=family, config=config)
+        _refuse_with_request(op, device=device, family=family, config=config)
         from kerncast.api.query import query  # it loads what chooses, which a single prediction does not need
 
         return query(op, model=model, store=store, software=software, strict=strict, compiled=compiled, progress=progress)
+    refuse_without_request(model=bool(model), strict=strict, compiled=not compiled)
     if not isinstance(op, str):
         raise InvalidValue(f"`op` is the name of an op, got {type(op).__name__}: a model answers by `model.predict(problems)`")
     if is_frame(problems):
@@ -147,9 +148,18 @@ def predict(
     return found[0] if alone else found
 
 
-def _refuse_with_request(**others: Any) -> None:
+def _refuse_with_request(op: object, **others: Any) -> None:
+    if isinstance(op, str) and op.lstrip()[:1] not in ("{", "["):
+        raise InvalidValue(f"'{quoted(op)}' is no JSON request: if it is an op, name its `problems`, {{'M': 512, …}}, too")
     for name in (name for name, value in others.items() if value):
-        raise InvalidValue(f"`{name}` belongs into a JSON request itself: leave it out")
+        where = "asks for the best config" if name == "config" else f"has a key '{name}' of its own"
+        raise InvalidValue(f"a JSON request {where}: leave `{name}` out")
+
+
+def refuse_without_request(**given: bool) -> None:
+    """Refuse an argument that is about a JSON request where there is none."""
+    for name in (name for name, is_given in given.items() if is_given):
+        raise InvalidValue(f"`{name}` is for a JSON request: leave it out")
 
 
 def predict_everywhere(

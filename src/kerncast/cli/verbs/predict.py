@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from kerncast.api.predict import predict, predict_everywhere
+from kerncast.api.predict import predict, predict_everywhere, refuse_without_request
 from kerncast.api.printing import echo, echo_exactly
 from kerncast.api.results import model_of
 from kerncast.cli.asking import (
@@ -94,9 +94,7 @@ def command(
             raise InvalidValue("--configs does not go with a JSON request: leave it out")
         _by_request(call, name, as_json)
         return
-    for option, given in (("model", call["model"]), ("strict", call["strict"]), ("no-compile", not call["compiled"])):
-        if given:
-            raise InvalidValue(f"--{option} is for a JSON request: leave it out")
+    refuse_without_request(model=bool(call["model"]), strict=call["strict"], compiled=not call["compiled"])
     if _is_op(name) and configs is None:
         _by_op(call, name, problem, picture, as_json)
         return
