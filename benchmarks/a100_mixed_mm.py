@@ -14,8 +14,8 @@ from plain_lightgbm import on_log_time
 from reporting import Benchmark, Target, finish, script_parser
 from shipped_trees import MIXED_MM, TREES_NOTE, shipped
 
-from kerncast.arrays import Ints
-from kerncast.tables.table import Table
+from kerncast.core.arrays import Ints
+from kerncast.learning.tables.table import Table
 
 SOURCE = (
     "PyTorch's AutoHeuristic data sets (https://github.com/pytorch/pytorch, torchgen/_autoheuristic), mixedmm_a100_data.zip"

@@ -14,8 +14,8 @@ from plain_lightgbm import on_log_time, on_tflops
 from reporting import Benchmark, Target, finish, script_parser
 from shipped_trees import MM, TREES_NOTE, shipped
 
-from kerncast.arrays import Ints
-from kerncast.tables.table import Table
+from kerncast.core.arrays import Ints
+from kerncast.learning.tables.table import Table
 
 SOURCE = "PyTorch's AutoHeuristic data sets (https://github.com/pytorch/pytorch, torchgen/_autoheuristic), a100_mm.zip"
 BENCHMARK = Benchmark(

@@ -18,12 +18,12 @@ from reporting import Benchmark, Row, Target, finish, script_parser, spread
 from select_latency import C_NAMES, asked_problems, trained
 
 import kerncast
-from kerncast.backends.cpu.build import find_compiler
-from kerncast.compiling.build import FLAGS
-from kerncast.compiling.lower import lower
-from kerncast.exporting.blob import write_blob
-from kerncast.exporting.project import write_project
-from kerncast.selecting.tiers.build import TierOptions, build_tiers
+from kerncast.measuring.backends.cpu.build import find_compiler
+from kerncast.native.build import FLAGS
+from kerncast.native.exporters.blob import write_blob
+from kerncast.native.exporters.project import write_project
+from kerncast.native.lower import lower
+from kerncast.native.tiers.build import TierOptions, build_tiers
 
 BENCHMARK = Benchmark(
     __file__,

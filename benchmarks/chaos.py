@@ -4,7 +4,7 @@
 
 Shares of the vectors crash, hang, exhaust memory, compute wrong results, spoil their process or crash in compiling and
 closing. Meanwhile `kerncast collect` is killed, stopped and continued, its workers are killed and stopped, its disk fills up
-and its clock jumps. `make test` runs the same battery with fewer vectors (tests/collecting/test_chaos.py).
+and its clock jumps. `make test` runs the same battery with fewer vectors (tests/measuring/test_chaos.py).
 """
 
 from __future__ import annotations

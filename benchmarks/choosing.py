@@ -13,15 +13,15 @@ from typing import Any
 
 from reporting import Row, Target, format_figure, percent
 
-from kerncast.api.showing import shown
-from kerncast.arrays import Flags, Ints
+from kerncast.app.api.showing import shown
+from kerncast.core.arrays import Flags, Ints
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
+from kerncast.learning.scoring.scorecard import Predicted, baseline_card
+from kerncast.learning.tables.assess import assess
+from kerncast.learning.tables.table import Table, load_table
 from kerncast.models.conformal import cross_bounds
 from kerncast.models.errors import Errors
-from kerncast.scoring.scorecard import Predicted, baseline_card
-from kerncast.tables.assess import assess
-from kerncast.tables.table import Table, load_table
 from kerncast.training.folds import cross_validate
 from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe

@@ -19,13 +19,13 @@ import polars as pl
 from msgspec import structs
 from reporting import Benchmark, Row, Target, bootstrap, finish, script_parser, spread
 
-from kerncast import devices
-from kerncast.backends import get_backend
-from kerncast.collecting.messages import Policy
-from kerncast.collecting.run import Request, collect
+from kerncast.core.op import Config, Family, Problem
 from kerncast.data import Dataset
-from kerncast.declared.family_file import family_named
-from kerncast.op import Config, Family, Problem
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
+from kerncast.measuring.backends import get_backend
+from kerncast.measuring.messages import Policy
+from kerncast.measuring.run import Request, collect
 from kerncast.testing.backends import FAULTY, planned, vector_text
 
 BENCHMARK = Benchmark(__file__, "Measuring", "Overhead of collecting, and agreement of two collections")

@@ -17,7 +17,7 @@ from choosing import report
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 from kerncast.data import Dataset
-from kerncast.tables.table import load_table
+from kerncast.learning.tables.table import load_table
 
 DIRECTIONS = ("forward", "bwd_data", "bwd_weight")
 TARGETS = {"efficiency_mean": Target(96), "efficiency_p10": Target(90)}
@@ -33,7 +33,7 @@ FEWEST_PROBLEMS, FEWEST_CONFIGS = 250, 60
 
 def collected(direction: str, path: Path) -> Path:
     command = [
-        sys.executable, "-m", "kerncast.cli", "collect", f"grouped_conv_{direction}/cpu", "--problems", "wide",
+        sys.executable, "-m", "kerncast.app.cli", "collect", f"grouped_conv_{direction}/cpu", "--problems", "wide",
         "--vary", "dtype=fp32", "--max-flops", "3e8", "--configs", f"sample:{FEWEST_CONFIGS}", "--out", str(path),
         *(["--resume"] if path.exists() else []),
     ]  # fmt: skip

@@ -16,10 +16,10 @@ import numpy as np
 import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser, spread
 
-from kerncast import devices
-from kerncast.declared.family_file import family_named
-from kerncast.device import Device
-from kerncast.op import Family
+from kerncast.core.device import Device
+from kerncast.core.op import Family
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
 
 BENCHMARK = Benchmark(__file__, "Spaces, sweeps and imports", "Features and config space of gemm/ck_tile")
 

@@ -25,8 +25,8 @@ os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 from reporting import Benchmark, Row, Target, bootstrap, finish, script_parser
 
-from kerncast.problems.gemm import llm
-from kerncast.selecting.dispatch import Dispatcher
+from kerncast.answering.dispatch import Dispatcher
+from kerncast.library.problems.gemm import llm
 
 BENCHMARK = Benchmark(__file__, "CPU kernels against libraries", "Dispatcher against numpy.matmul")
 MOST_FLOPS, MOST_BYTES = 3e9, 128e6

@@ -17,12 +17,12 @@ from reporting import Benchmark, Row, Target, finish, script_parser
 from select_latency import made_up_rows
 
 import kerncast
-from kerncast.backends.cpu.build import find_compiler
-from kerncast.compiling.lower import lower
 from kerncast.data import Dataset
-from kerncast.exporting.project import write_project
-from kerncast.registry import FAMILIES
-from kerncast.selecting.tiers.build import tiers_named
+from kerncast.library.registry import FAMILIES
+from kerncast.measuring.backends.cpu.build import find_compiler
+from kerncast.native.exporters.project import write_project
+from kerncast.native.lower import lower
+from kerncast.native.tiers.build import tiers_named
 
 BENCHMARK = Benchmark(
     __file__,

@@ -25,18 +25,18 @@ import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
 from tests.support.clusters import small_cluster
 
-from kerncast import devices
-from kerncast.collecting.collection import Collection
-from kerncast.collecting.fleet.fleet import DEPTH, LINGER_SECONDS, MOST_LINGER_SECONDS, Fleet
-from kerncast.collecting.fleet.lane import Lane, Slot
-from kerncast.collecting.fleet.letters import Measured, news_of, packed
-from kerncast.collecting.labels import Labels
-from kerncast.collecting.messages import Ready, Result
-from kerncast.collecting.request import Request
 from kerncast.data import journal as journals
 from kerncast.data.dataset import Dataset
 from kerncast.data.schema import with_optional
-from kerncast.declared.family_file import family_named
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
+from kerncast.measuring.collection import Collection
+from kerncast.measuring.fleet.fleet import DEPTH, LINGER_SECONDS, MOST_LINGER_SECONDS, Fleet
+from kerncast.measuring.fleet.lane import Lane, Slot
+from kerncast.measuring.fleet.letters import Measured, news_of, packed
+from kerncast.measuring.labels import Labels
+from kerncast.measuring.messages import Ready, Result
+from kerncast.measuring.request import Request
 from kerncast.testing.faults import Sleeping
 
 BENCHMARK = Benchmark(__file__, "Measuring", "From one card to 512: a simulated fleet with the costs of the real driver")
@@ -129,7 +129,7 @@ def driver_seconds() -> tuple[float, float]:
 
 def journal_lines() -> float:
     """Lines that are written in a second by the journal alone."""
-    from kerncast.collecting.journal import Journal
+    from kerncast.measuring.journal import Journal
 
     header = journals.Header("gemm/triton", "sleeping", "a100", {"driver": "1"}, "run")
     problem = dict.fromkeys(FAMILY.problem.parameters, 64)
@@ -158,7 +158,7 @@ def label_bytes(count: int = 200_000) -> float:
 
 def call_seconds() -> float:
     """CPU time of the driver for one call of an actor and its answer."""
-    from kerncast.api.on_ray import connected
+    from kerncast.app.api.on_ray import connected
 
     with small_cluster(1) as cluster, connected(cluster.address) as ray:
 

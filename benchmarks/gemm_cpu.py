@@ -112,7 +112,7 @@ def library_runner(name: str, problem: dict[str, object], inputs: object) -> Cal
 
 @cache
 def loops() -> ctypes.CDLL:
-    from kerncast.backends.cpu.build import find_compiler
+    from kerncast.measuring.backends.cpu.build import find_compiler
 
     compiler = find_compiler()
     assert compiler is not None
@@ -217,10 +217,10 @@ def measure(backend: object, problem: object, configs: list[object]) -> dict[str
 
 def worker(threads: int, shapes: int) -> None:
     """Print one line of JSON per problem. Runs in its own process: libraries read the number of threads when loaded."""
-    from kerncast import devices
-    from kerncast.backends.cpu import CpuBackend
-    from kerncast.families.gemm_cpu import config_set, gemm_cpu
-    from kerncast.op import Config, Problem
+    from kerncast.core.op import Config, Problem
+    from kerncast.library import devices
+    from kerncast.library.families.gemm_cpu import config_set, gemm_cpu
+    from kerncast.measuring.backends.cpu import CpuBackend
 
     backend = CpuBackend()
     for m, n, k in SHAPES[:shapes]:

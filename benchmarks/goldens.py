@@ -104,7 +104,7 @@ def variations(request: Any) -> Iterator[Any]:
 
 def questions(folder: Path) -> list[Question]:
     import kerncast as kc
-    from kerncast.store.shipped import shipped_entries
+    from kerncast.models.store.shipped import shipped_entries
 
     asked = []
     for number, entry in enumerate(sorted(shipped_entries(), key=lambda entry: entry.id)):
@@ -138,7 +138,7 @@ def questions(folder: Path) -> list[Question]:
 def small_models(folder: Path) -> dict[str, Any]:
     """One of each kind; `deep` only where torch is installed."""
     import kerncast as kc
-    from kerncast.registry import FAMILIES
+    from kerncast.library.registry import FAMILIES
     from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
     made = {}
@@ -158,8 +158,8 @@ def small_models(folder: Path) -> dict[str, Any]:
 
 def ck_tile_rows() -> pl.DataFrame:
     """A dozen kernels of CK Tile on random shapes, with made-up times."""
-    from kerncast import devices
-    from kerncast.registry import FAMILIES
+    from kerncast.library import devices
+    from kerncast.library.registry import FAMILIES
 
     rng, family = np.random.default_rng(0), FAMILIES.get("gemm/ck_tile")
     shapes = pl.DataFrame({f"problem.{name}": 64 * rng.integers(1, 64, 48) for name in "MNK"})
@@ -180,7 +180,7 @@ def _is_installed(package: str) -> bool:
 
 
 def verbs() -> list[str]:
-    from kerncast.cli import VERBS
+    from kerncast.app.cli import VERBS
 
     return sorted(VERBS)
 
@@ -252,8 +252,8 @@ def c_answers(subject: str, asked: Sequence[str], folder: Path) -> Iterator[Any]
 
 
 def blob_answers(exported: Any, model: Any, asked: Sequence[str]) -> Iterator[Any]:
-    from kerncast.compiling.blob.binding import BlobBinding, compiled_runtime
-    from kerncast.compiling.encoding import encode
+    from kerncast.native.blob.binding import BlobBinding, compiled_runtime
+    from kerncast.native.encoding import encode
 
     library = compiled_runtime()
     assert library is not None, "there is no C compiler: install gcc"
@@ -276,12 +276,12 @@ def json_answers(_: str, asked: Sequence[str], __: Path) -> Iterator[Any]:
 def verb_answers(verb: str, asked: Sequence[str], _: Path) -> Iterator[Any]:
     from importlib import import_module
 
-    from kerncast.cli import VERBS
+    from kerncast.app.cli import VERBS
 
     if verb not in VERBS:
         yield from ({"": "no verb of its own"} for _ in asked)
         return
-    command = import_module(f"kerncast.cli.verbs.{VERBS[verb][0]}").command
+    command = import_module(f"kerncast.app.cli.verbs.{VERBS[verb][0]}").command
     inner = getattr(command, "commands", {})
     for _ in asked:
         yield {name: sorted(option for parameter in item.params for option in parameter.opts)

@@ -2,8 +2,8 @@
 
     python benchmarks/house.py [--edges]
 
-A *room* is a top-level folder of the layout that the package moves to. `ROOMS` says which room each module belongs in, `ROWS`
-which rooms a room may import from. `--edges` lists the imports that break this, one a line.
+A *room* is a folder of the package. `ROWS` says which rooms a room may import from; `--edges` lists the imports that break
+this, one a line.
 """
 
 from __future__ import annotations
@@ -38,29 +38,8 @@ ROWS = (
     ("app", "testing"),
 )
 WITHIN_A_ROW = {("data", "library"), ("answering", "native"), ("regenerating", "evaluating")}
-# The longest prefix counts. What is in no room, is below all of them: errors, version.
-ROOMS = {
-    room: names.split()
-    for room, names in {
-        "core": "core arrays device dtypes enumeration expr files libm op parameters progress rates"
-        " software space work writing",
-        "library": "library declared devices families ops problems registry shipped",
-        "data": "data evaluating.solutions exporting.tt_sweep",
-        "measuring": "measuring backends collecting sweeping",
-        "learning": "learning learners scoring tables",
-        "models": "models compiling.interpreter selecting.tiers store",
-        "training": "training",
-        "answering": "answering compiling.json_text compiling.request querying selecting",
-        "native": "native compiling exporting",
-        "regenerating": "regenerating",
-        "evaluating": "evaluating",
-        "estimating": "estimating",
-        "torch": "torch inductor",
-        "app": "app api cli serving",
-        "testing": "testing",
-    }.items()
-}
-HOME = {f"kerncast.{name}": room for room, names in ROOMS.items() for name in names}
+# What is in no room, is below all of them: errors, version.
+HOME = {f"kerncast.{room}": room for rooms in ROWS for room in rooms}
 # Public names come from all rooms, and are loaded when they are used.
 FRONT = "kerncast"
 SENTENCE_LETTERS = 20
@@ -213,11 +192,7 @@ class Walk:
 
 def weight_rows(files: Sequence[Source]) -> list[Row]:
     entries = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py" or (path.is_dir() and any(path.rglob("*.py")))}
-    c_lines = sum(
-        path.read_text(encoding="utf-8").count("\n")
-        for folder in ("compiling", "native")
-        for path in (PACKAGE / folder).rglob("*.[ch]")
-    )
+    c_lines = sum(path.read_text(encoding="utf-8").count("\n") for path in (PACKAGE / "native").rglob("*.[ch]"))
     pages = list((ROOT / "docs").glob("*.md"))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     return [
@@ -270,7 +245,7 @@ def name_rows(files: Sequence[Source]) -> list[Row]:
 
 def option_rows() -> list[Row]:
     import kerncast as kc
-    from kerncast.cli import VERBS
+    from kerncast.app.cli import VERBS
 
     public = {*kc.__all__} - {*kc.ERRORS, "__version__"}
     return [

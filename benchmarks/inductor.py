@@ -25,21 +25,21 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from inductor_networks import networks, three_products, train_diode
 from reporting import Benchmark, Row, Target, bootstrap, finish, script_parser, spread
 
 import kerncast as kc
-import kerncast.inductor as ki
-from kerncast.backends.inductor.build import cpu_software
-from kerncast.collecting.messages import Policy
-from kerncast.collecting.run import Request, collect
-from kerncast.declared.family_file import family_named
-from kerncast.inductor import decisions
-from kerncast.inductor.chooser import Chooser
-from kerncast.inductor.chooser import Policy as Choosing
-from kerncast.inductor.end_to_end import compare_modes
-from kerncast.progress import QUIET
+import kerncast.torch as ki
+import torch
+from kerncast.core.progress import QUIET
+from kerncast.library.declared.family_file import family_named
+from kerncast.measuring.backends.inductor.build import cpu_software
+from kerncast.measuring.messages import Policy
+from kerncast.measuring.run import Request, collect
+from kerncast.torch import decisions
+from kerncast.torch.chooser import Chooser
+from kerncast.torch.chooser import Policy as Choosing
+from kerncast.torch.end_to_end import compare_modes
 
 BENCHMARK = Benchmark(__file__, "Choosing kernels inside torch.compile", "torch.compile against max-autotune")
 FAMILY = "gemm/inductor_cpp"

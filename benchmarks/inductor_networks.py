@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples" / "torch_compile"))

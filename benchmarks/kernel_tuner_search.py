@@ -26,11 +26,11 @@ import polars as pl
 from choosing import data_file
 from reporting import Benchmark, Row, Target, finish, format_figure, script_parser, spread
 
+from kerncast.answering.search import STRATEGIES, search
+from kerncast.core.op import Problem
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
 from kerncast.models.model import Model
-from kerncast.op import Problem
-from kerncast.selecting.search import STRATEGIES, search
 from kerncast.training.train import Recipe, train
 
 SOURCE = "AutoTuningAssociation/benchmark_hub, cachefiles/convolution_milo"

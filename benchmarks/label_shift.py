@@ -25,9 +25,9 @@ import numpy as np
 import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
 
+from kerncast.core.op import Family
 from kerncast.data.importers import Options, import_files
 from kerncast.data.label_shift import FURTHEST_SHIFT, LabelShift, find_label_shift
-from kerncast.op import Family
 
 MOST_PLANTED = 12
 # A planted shift for this many rows: most labels must stay right, or there is nothing to compare with.

@@ -27,13 +27,13 @@ import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 import kerncast
-from kerncast import devices
-from kerncast.collecting.journal import Journal
-from kerncast.collecting.known import digest
-from kerncast.collecting.labels import DONE, DOUBTFUL, Labels
 from kerncast.data import Dataset, schema
 from kerncast.data import journal as journals
-from kerncast.declared.family_file import family_named
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
+from kerncast.measuring.journal import Journal
+from kerncast.measuring.known import digest
+from kerncast.measuring.labels import DONE, DOUBTFUL, Labels
 
 BENCHMARK = Benchmark(__file__, "Measuring", "Limits: memory, stopping, and the estimate of a dry run")
 ROWS = 1_000_000
@@ -42,17 +42,17 @@ JOURNAL_ROWS = 3_000_000
 HALVES = ("problem", "config")
 COMPACT = """
 import sys
-from kerncast.collecting.compact import compact
-from kerncast.collecting.messages import Ready
+from kerncast.measuring.compact import compact
+from kerncast.measuring.messages import Ready
 from kerncast.data import Dataset
-from kerncast.declared.family_file import family_named
+from kerncast.library.declared.family_file import family_named
 ready = Ready({"name": "a100", "title": "A100", "kind": "gpu"}, {})
 compact(Dataset.open(sys.argv[1], journal=False), family_named("gemm/triton"), ready)
 """
 MEGABYTES = Target(high=1000)
 SECONDS = Target(high=1)
 TRITON = family_named("gemm/triton")
-VERB = [sys.executable, "-m", "kerncast.cli"]
+VERB = [sys.executable, "-m", "kerncast.app.cli"]
 COLLECT = ("collect", "gemm/cpu", "--problems", "llm", "--vary", "dtype=fp32", "--vary", "layout=rrr", "--max-flops", "1e8")
 
 

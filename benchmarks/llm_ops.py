@@ -25,12 +25,12 @@ from h100_gemm import WHEEL
 from plain_lightgbm import bare_columns, times
 from reporting import Benchmark, Row, Target, bootstrap, finish, format_figure, script_parser
 
-from kerncast.api.showing import shown
-from kerncast.arrays import Flags, Floats, Ints
+from kerncast.app.api.showing import shown
+from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.data.importers import Options, import_files
 from kerncast.evaluating.evaluation import folds_of, split_groups
+from kerncast.learning.tables.table import Table, load_table
 from kerncast.regenerating.shipping.plans import LEAST_SHARE, TIMES, medians_of
-from kerncast.tables.table import Table, load_table
 from kerncast.training.folds import cross_validate
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe

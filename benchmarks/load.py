@@ -26,15 +26,15 @@ import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 import kerncast
-from kerncast import devices
-from kerncast.collecting.messages import Policy
-from kerncast.collecting.run import Request, collect
+from kerncast.core.io.checksums import file_checksum
+from kerncast.core.progress import Progress
 from kerncast.data import Dataset, schema
 from kerncast.data.journal import NAME
 from kerncast.data.manifest import Part
-from kerncast.declared.family_file import family_named
-from kerncast.files.checksums import file_checksum
-from kerncast.progress import Progress
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
+from kerncast.measuring.messages import Policy
+from kerncast.measuring.run import Request, collect
 
 BENCHMARK = Benchmark(__file__, "Reliability", "Load: long sweeps, large journals, large datasets")
 TRITON = family_named("gemm/triton")

@@ -19,9 +19,9 @@ import polars as pl
 from choosing import data_file, table_of
 from reporting import Benchmark, Row, Target, bootstrap, finish, script_parser
 
-from kerncast.api.showing import shown
+from kerncast.app.api.showing import shown
 from kerncast.evaluating.evaluation import folds_of
-from kerncast.tables.table import Table
+from kerncast.learning.tables.table import Table
 from kerncast.training.folds import cross_validate
 from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe

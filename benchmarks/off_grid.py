@@ -32,17 +32,17 @@ import polars as pl
 from choosing import data_file, table_of
 from reporting import Benchmark, Row, Target, bootstrap, finish, format_figure, script_parser
 
-from kerncast import devices
+from kerncast.answering.selector import Selector
 from kerncast.data import Dataset, schema
 from kerncast.evaluating.tier_choices import Tried, tier_choices, tiers_in
+from kerncast.learning.scoring.splits import held_out
+from kerncast.learning.tables.off_grid import alignment, kinds_of
+from kerncast.learning.tables.table import Table, build_table, load_table
+from kerncast.library import devices
+from kerncast.library.registry import FAMILIES
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model
-from kerncast.registry import FAMILIES
-from kerncast.scoring.splits import held_out
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions, build_tiers
-from kerncast.tables.off_grid import alignment, kinds_of
-from kerncast.tables.table import Table, build_table, load_table
+from kerncast.native.tiers.build import TierOptions, build_tiers
 from kerncast.testing.models import TILES, synthetic_time_ns
 from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe, fit_table
@@ -97,7 +97,7 @@ def a100_mixed_mm(_: Path) -> Case:
 
 
 def gemm_cpu(out: Path) -> Case:
-    from kerncast.families.gemm_cpu import config_set
+    from kerncast.library.families.gemm_cpu import config_set
 
     known = config_set("quick", {"dtype": "fp32", "layout": "rrr", "threads": 1}, devices.local())
     pool = known.sample(min(CONFIGS, known.height), seed=0)
@@ -157,7 +157,7 @@ def _public(file: str) -> Path:
 
 
 def _run(words: Sequence[str]) -> None:
-    if subprocess.run([sys.executable, "-m", "kerncast.cli", *words], check=False).returncode not in (0, 3):
+    if subprocess.run([sys.executable, "-m", "kerncast.app.cli", *words], check=False).returncode not in (0, 3):
         sys.exit(f"kerncast {' '.join(words)} failed")
 
 

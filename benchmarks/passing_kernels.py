@@ -18,9 +18,9 @@ from choosing import data_file
 from h100_gemm import WHEEL
 from reporting import Benchmark, finish, ratio_rows, script_parser
 
-from kerncast import devices
 from kerncast.estimating.calls import passing
 from kerncast.estimating.rooflines import PASSING, roofline_of
+from kerncast.library import devices
 
 SOURCE = "NVIDIA's AIConfigurator, PyPI aiconfigurator-core 0.12.0, systems/data, scale_matrix"
 BENCHMARK = Benchmark(__file__, "Predicting times, on public data", "Kernels that only move data", SOURCE, "Apache-2.0")

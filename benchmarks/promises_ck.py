@@ -361,7 +361,7 @@ def quality_test(work: Work) -> None:
 @promise("79", CONV, "registry.run(problem, input, weight)")
 def convolution_run(work: Work) -> None:
     work.python(
-        "import numpy as np\nfrom kerncast.selecting.dispatch import Dispatcher\n"
+        "import numpy as np\nfrom kerncast.answering.dispatch import Dispatcher\n"
         "run = Dispatcher('grouped_conv_forward/cpu')\n"
         "x, w = np.ones((1, 8, 8, 16), np.float32), np.ones((16, 3, 3, 16), np.float32)\n"
         "print(run.run(x, w).shape)"
@@ -372,7 +372,7 @@ def convolution_run(work: Work) -> None:
 @promise("80", CONV, "a search if there is no model")
 def searched_without_model(work: Work) -> None:
     work.python(
-        "import numpy as np\nfrom kerncast.selecting.dispatch import Dispatcher\n"
+        "import numpy as np\nfrom kerncast.answering.dispatch import Dispatcher\n"
         "found = Dispatcher('gemm/cpu').run(np.ones((8, 16), np.float32), np.ones((16, 8), np.float32))\n"
         "print(float(found[0, 0]))",
         says="16.0",

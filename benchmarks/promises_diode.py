@@ -134,10 +134,10 @@ def observed(work: Work) -> None:
 
 OBSERVE = """
 import torch, torch._inductor.config as config
-import kerncast as kc, kerncast.inductor
+import kerncast as kc, kerncast.torch
 config.freezing = True
 layer = torch.nn.Linear(64, 96).eval()
-with torch.no_grad(), kerncast.inductor.observe("listened", again=True):
+with torch.no_grad(), kerncast.torch.observe("listened", again=True):
     torch.compile(layer, options={"max_autotune": True})(torch.randn(32, 64))
 print(kc.Dataset.open("listened").read().height)
 """
@@ -154,14 +154,14 @@ def chosen(work: Work) -> None:
 
 CHOOSE = """
 import torch, torch._inductor.config as config
-import kerncast.inductor
+import kerncast.torch
 config.freezing = True
 layer = torch.nn.Linear(64, 96).eval()
 x = torch.randn(16, 64)
 with torch.no_grad():
     got = torch.compile(layer, backend="kerncast", options={"model": "model"})(x)
     assert torch.allclose(got, layer(x), atol=1e-4)
-print(kerncast.inductor.report())
+print(kerncast.torch.report())
 """
 
 

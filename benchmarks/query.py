@@ -23,9 +23,9 @@ from typing import Any
 from choosing import data_file
 from reporting import Benchmark, Row, Target, finish, script_parser
 
+from kerncast.answering.query import Query, among
 from kerncast.data.importers import Options, import_files
 from kerncast.models.model import Model
-from kerncast.querying.query import Query, among
 from kerncast.training.train import Recipe, train
 
 QUERIES = 10_000

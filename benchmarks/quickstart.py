@@ -34,7 +34,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         out = given.out or Path(scratch) / "quickstart"
         fresh, start = not out.exists(), time.perf_counter()
-        command = [sys.executable, "-m", "kerncast.cli", "regenerate", "quickstart", "--json", "--out", str(out)]
+        command = [sys.executable, "-m", "kerncast.app.cli", "regenerate", "quickstart", "--json", "--out", str(out)]
         answer = subprocess.run([*command, *(["--full"] if given.full else [])], stdout=subprocess.PIPE, text=True, check=False)
         if answer.returncode:
             return answer.returncode

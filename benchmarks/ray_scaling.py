@@ -21,7 +21,7 @@ from reporting import Benchmark, Row, Target, finish, script_parser, spread
 from tests.support.clusters import CARD, small_cluster
 
 import kerncast
-from kerncast.progress import Facts, Progress
+from kerncast.core.progress import Facts, Progress
 
 BENCHMARK = Benchmark(
     __file__, "Measuring", "Collecting on a Ray cluster: four devices against one",

@@ -23,10 +23,10 @@ import polars as pl
 from reporting import Benchmark, Interval, Row, Target, finish, script_parser
 
 import kerncast
-from kerncast import devices
 from kerncast.data import Dataset
+from kerncast.library import devices
+from kerncast.library.registry import FAMILIES
 from kerncast.regenerating.shipping import plans_named
-from kerncast.registry import FAMILIES
 
 BENCHMARK = Benchmark(
     __file__,
@@ -37,7 +37,7 @@ BENCHMARK = Benchmark(
 GPUS = ("a100", "h100", "h200", "b200")
 ROWS, RUNS, BATCH = 24_000, 9, 20_000
 PROBLEM = ("M=4096", "N=4096", "K=4096", "dtype=bf16", "--device", "h100")
-SHIPPED = Path(kerncast.__file__).parent / "shipped"
+SHIPPED = Path(kerncast.__file__).parent / "library" / "shipped"
 # Bytes of a wheel's models, at most.
 MOST_BYTES = 25e6
 
@@ -80,7 +80,7 @@ def cold_seconds(folder: Path) -> list[tuple[float, float]]:
     found = []
     for _ in range(RUNS + 1):
         began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-m", "kerncast.cli", "predict", "gemm", *PROBLEM]
+        command = [sys.executable, "-m", "kerncast.app.cli", "predict", "gemm", *PROBLEM]
         subprocess.run(command, check=True, env=given, stdout=subprocess.DEVNULL)
         now = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime

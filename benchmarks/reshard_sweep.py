@@ -17,8 +17,8 @@ from pathlib import Path
 
 from reporting import Benchmark, Row, Target, finish, script_parser
 
-from kerncast import devices
-from kerncast.declared.family_file import family_named
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
 
 BENCHMARK = Benchmark(__file__, "Spaces, sweeps and imports", "The published reshard sweep, generated and written")
 SECONDS = Target(high=180)
@@ -30,7 +30,7 @@ KINDS = ("published", "fitting", "parquet", "tt-sweep")
 
 
 def generate(name: str) -> dict[str, int]:
-    from kerncast.ops.reshard import reshard
+    from kerncast.library.ops.reshard import reshard
 
     found = dict.fromkeys(PUBLISHED, 0)
     for suite in reshard.sweep(name, {}):
@@ -43,7 +43,7 @@ def generate(name: str) -> dict[str, int]:
 
 
 def write(file_format: str) -> dict[str, int]:
-    from kerncast.sweeping import open_sweep, write_vectors
+    from kerncast.measuring.sweeping import open_sweep, write_vectors
 
     sweep = open_sweep(family_named("reshard/single"), devices.get("wormhole_b0"), ["published"])
     with tempfile.TemporaryDirectory() as scratch:

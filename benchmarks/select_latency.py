@@ -22,18 +22,18 @@ import polars as pl
 from reporting import Benchmark, Interval, Row, Target, bootstrap, finish, script_parser, spread
 
 import kerncast
-from kerncast import devices
-from kerncast.backends.cpu.build import find_compiler
-from kerncast.compiling.build import FLAGS
-from kerncast.compiling.lower import lower
+from kerncast.answering.selector import Selector
+from kerncast.core.device import Device
+from kerncast.core.op import Family
 from kerncast.data import Dataset, schema
-from kerncast.device import Device
-from kerncast.exporting.project import write_project
-from kerncast.op import Family
-from kerncast.registry import FAMILIES
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions, build_tiers
-from kerncast.tables.feature_rows import Featurizer
+from kerncast.learning.tables.feature_rows import Featurizer
+from kerncast.library import devices
+from kerncast.library.registry import FAMILIES
+from kerncast.measuring.backends.cpu.build import find_compiler
+from kerncast.native.build import FLAGS
+from kerncast.native.exporters.project import write_project
+from kerncast.native.lower import lower
+from kerncast.native.tiers.build import TierOptions, build_tiers
 
 BENCHMARK = Benchmark(
     __file__,

@@ -37,7 +37,7 @@ import numpy as np
 from query import drawn, flat, trained
 from reporting import Benchmark, Row, Target, finish, script_parser
 
-from kerncast.store.store import Store
+from kerncast.models.store.store import Store
 
 BENCHMARK = Benchmark(
     __file__,
@@ -76,7 +76,7 @@ class Server:
 
 @contextmanager
 def serving(store: Path) -> Iterator[Server]:
-    command = [sys.executable, "-m", "kerncast.cli", "serve", str(store), "--port", "0", "--json"]
+    command = [sys.executable, "-m", "kerncast.app.cli", "serve", str(store), "--port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "KERNCAST_SHIPPED": ""}) as process:
         try:
             assert process.stdout is not None

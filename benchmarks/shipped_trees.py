@@ -16,10 +16,10 @@ import numpy as np
 import polars as pl
 from choosing import Peer
 
-from kerncast.arrays import Floats
+from kerncast.core.arrays import Floats
 from kerncast.data.importers.autoheuristic.formats import DTYPES, EXTERN, NOT_FP32, TILE_NAMES
-from kerncast.scoring.scorecard import baseline_card
-from kerncast.tables.table import Table
+from kerncast.learning.scoring.scorecard import baseline_card
+from kerncast.learning.tables.table import Table
 
 TREES_NOTE = "PyTorch's trees were trained on rows of this file, so their figures flatter them."
 PACKAGE = "torch._inductor.autoheuristic"

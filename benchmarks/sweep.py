@@ -17,8 +17,8 @@ from pathlib import Path
 
 from reporting import Benchmark, Row, Target, finish, script_parser
 
-from kerncast import devices
-from kerncast.declared.family_file import family_named
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
 
 BENCHMARK = Benchmark(__file__, "Spaces, sweeps and imports", "Sweeping gemm/triton")
 VECTORS = 10_000_000
@@ -30,8 +30,8 @@ def peak_mb() -> float:
 
 
 def measure(what: str) -> dict[str, float]:
-    from kerncast.problems import problem_set
-    from kerncast.sweeping import Sweep, write_vectors
+    from kerncast.library.problems import problem_set
+    from kerncast.measuring.sweeping import Sweep, write_vectors
 
     family, device = family_named("gemm/triton"), devices.get("a100")
     per_problem = family.config.count(family.bindings({"dtype": "fp16"}, device))

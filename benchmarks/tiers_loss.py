@@ -26,21 +26,21 @@ import polars as pl
 from choosing import data_file, table_of
 from reporting import Benchmark, Interval, Row, Target, finish, format_figure, script_parser
 
-from kerncast.compiling.tiers import COMPARING, COMPARING_FIRST
 from kerncast.data import schema
-from kerncast.learners.contract import Learner
+from kerncast.learning.learners.contract import Learner
+from kerncast.learning.scoring.splits import folds_by_group
+from kerncast.learning.tables.feature_rows import Featurizer
+from kerncast.learning.tables.rules import family_rules, namespaces
+from kerncast.learning.tables.table import Table
 from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.limits.record import hull
 from kerncast.models.measured import Measured, measured_in_table
-from kerncast.scoring.splits import folds_by_group
-from kerncast.selecting.tiers.build import samples_for
-from kerncast.selecting.tiers.distill import Distilled, Ground, best_compared, distill_from, evaluate
-from kerncast.selecting.tiers.portfolio import choose_portfolio
-from kerncast.selecting.tiers.problem_sampling import draw_problems
-from kerncast.selecting.tiers.small_forest import compact_forest, forest_scores
-from kerncast.tables.feature_rows import Featurizer
-from kerncast.tables.rules import family_rules, namespaces
-from kerncast.tables.table import Table
+from kerncast.native.tiers.build import samples_for
+from kerncast.native.tiers.contents import COMPARING, COMPARING_FIRST
+from kerncast.native.tiers.distill import Distilled, Ground, best_compared, distill_from, evaluate
+from kerncast.native.tiers.portfolio import choose_portfolio
+from kerncast.native.tiers.problem_sampling import draw_problems
+from kerncast.native.tiers.small_forest import compact_forest, forest_scores
 from kerncast.training.procedure import Procedure, Recipe
 
 Floats = npt.NDArray[np.float64]

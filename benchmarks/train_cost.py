@@ -54,8 +54,8 @@ def plain_run(dataset: Path) -> float:
     import numpy as np
 
     from kerncast.data import Dataset
-    from kerncast.scoring.splits import folds_by_group
-    from kerncast.tables.table import load_table
+    from kerncast.learning.scoring.splits import folds_by_group
+    from kerncast.learning.tables.table import load_table
     from kerncast.training import Recipe
     from kerncast.training.procedure import Procedure
 
@@ -105,7 +105,7 @@ def take_turns(dataset: Path, folder: Path, repeats: int) -> tuple[dict[str, lis
     for turn in range(repeats):
         spent["plain"].append(float(measured([__file__, "--plain", str(dataset)])[2]))
         out = folder / f"model{turn}-{len(list(folder.iterdir()))}"
-        cpu, wall, text = measured(["-m", "kerncast.cli", "train", str(dataset), "--out", str(out), "--json"])
+        cpu, wall, text = measured(["-m", "kerncast.app.cli", "train", str(dataset), "--out", str(out), "--json"])
         spent["train"].append(cpu)
         spent["train wall"].append(wall)
         figures = json.loads(text)["overall"]

@@ -27,14 +27,14 @@ from select_latency import formula_ns, timed
 from tests.support.runnable import made_up_dataset, made_up_rows, obeys, random_problems, unrunnable
 
 import kerncast
-from kerncast import devices
+from kerncast.answering.selector import Selector
+from kerncast.core.op import Family, Problem
 from kerncast.data import Dataset, schema
+from kerncast.library import devices
+from kerncast.library.registry import FAMILIES
 from kerncast.models.answer import Answer, Tier
 from kerncast.models.tier import CHOOSING as TIERS
-from kerncast.op import Family, Problem
-from kerncast.registry import FAMILIES
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions
+from kerncast.native.tiers.build import TierOptions
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
 

@@ -22,17 +22,17 @@ import polars as pl
 from choosing import COVERAGE, data_file
 from reporting import Benchmark, Interval, Row, Target, finish, format_figure, percent, script_parser
 
-from kerncast import devices
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
 from kerncast.data.label_shift import without_suspect
 from kerncast.data.quality import label_shift
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import folds_of
+from kerncast.learning.scoring.metrics import runtime_figures
+from kerncast.learning.tables.table import Table, build_table
+from kerncast.library import devices
 from kerncast.models.conformal import cross_bounds
 from kerncast.models.errors import Errors
-from kerncast.scoring.metrics import runtime_figures
-from kerncast.tables.table import Table, build_table
 from kerncast.training.folds import cross_validate
 from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe

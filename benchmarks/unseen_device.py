@@ -27,9 +27,9 @@ from h100_gemm import WHEEL
 from reporting import Benchmark, Row, Target, bootstrap, finish, format_figure, script_parser, spread
 
 import kerncast
-from kerncast import devices
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
+from kerncast.library import devices
 from kerncast.models.model import Model
 
 SOURCE = (

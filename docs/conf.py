@@ -27,7 +27,7 @@ def setup(app):
 
 def _plain_signature(app, what, name, item, options, signature, returns):
     """Of a public function without what the command line says of its parameters."""
-    if what != "function" or not getattr(item, "__module__", "").startswith("kerncast.api."):
+    if what != "function" or not getattr(item, "__module__", "").startswith("kerncast.app.api."):
         return None
     hints = typing.get_type_hints(item)
     plain = inspect.signature(item)

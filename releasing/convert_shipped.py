@@ -1,6 +1,6 @@
 """Write the shipped models again in the formats of this kerncast. Their forests stay as they are, and nothing is trained.
 
-    python releasing/convert_shipped.py src/kerncast/shipped
+    python releasing/convert_shipped.py src/kerncast/library/shipped
 
 Run it after a change of what `model.json` holds, or of how formulas are hashed. Afterwards every model is asked
 for its golden predictions, so formulas that compute something else are not taken for the old ones.
@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 from golden import check_golden
 
+from kerncast.library.registry import FAMILIES
 from kerncast.models.manifest import MANIFEST, Manifest, write_manifest
 from kerncast.models.model import feature_digest
-from kerncast.registry import FAMILIES
 from kerncast.training.recipe import Recipe
 
 # What fields say that a file does not have.

@@ -1,7 +1,7 @@
 """Golden predictions of the shipped models: what each said on the machine that built it, for problems made by a rule.
 
-    kerncast regenerate shipped --tables … --out src/kerncast/shipped
-    python releasing/golden.py src/kerncast/shipped      # writes them beside each model
+    kerncast regenerate shipped --tables … --out src/kerncast/library/shipped
+    python releasing/golden.py src/kerncast/library/shipped      # writes them beside each model
 
 The problems are not rows of the tables. Sizes lie between the smallest and the largest that the model has seen, evenly in their
 logarithms; a test asks the model again, so that no change of features, trees or arithmetic passes unseen.
@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from kerncast.core.io.foreign import read_json
+from kerncast.core.io.versioned import json_text
 from kerncast.errors import BadFile, InvalidValue, KerncastError
-from kerncast.files.foreign import read_json
-from kerncast.files.versioned import json_text
 from kerncast.models.manifest import MANIFEST, Range
 from kerncast.models.model import Model
 

@@ -8,7 +8,7 @@ https://github.com/tenstorrent/tt-metal for which core reads what.
 
 The numbers take a minute and a half to compute, so they ship as `reshard_noc.npz`, written by
 
-    python releasing/reshard_noc.py src/kerncast/ops/reshard_noc.npz
+    python releasing/reshard_noc.py src/kerncast/library/ops/reshard_noc.npz
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from kerncast.arrays import Floats, Ints
-from kerncast.ops.reshard_pages import GRID, NAMES
+from kerncast.core.arrays import Floats, Ints
+from kerncast.library.ops.reshard_pages import GRID, NAMES
 
 STRATEGIES = 3  # block, width, height, as the op codes them
 TORUS = (10, 12)

@@ -68,7 +68,7 @@ def ask(environment: Environment) -> None:
     whole = json.loads(environment.kerncast("estimate", "config.json", "--device", "h100", "--context", "1024", "--json"))
     print(f"  a step of an 8B model on h100: {whole['step_ns'] / 1e6:.2f} ms, {whole['basis_share']}")
     assert 1e6 < whole["step_ns"] < 1e8, whole["step_ns"]
-    shipped = Path(home).parent / "shipped"
+    shipped = Path(home).parent / "library" / "shipped"
     if shipped.is_dir():
         print(environment.kerncast("inspect", str(shipped), "--verify").strip())
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.support.needs import NEVER_IN_CI, SECOND_STAGE, require
 
-from kerncast import cli
-from kerncast.compiling import build
-from kerncast.progress import Progress
+from kerncast.app import cli
+from kerncast.core.progress import Progress
+from kerncast.native import build
 from kerncast.testing.repeats import soaking
 
 # The same examples in every run, however slow the machine is. `make soak` draws new ones.
@@ -28,27 +28,27 @@ settings.load_profile("kerncast")
 HERE = Path(__file__).parent
 LONGEST = (
     "docs/test_pages.py",
-    "exporting/test_exporters.py",
-    "backends/test_cpu.py",
-    "cli/test_quickstart.py",
-    "backends/test_opencl_contract.py",
-    "collecting/test_chaos.py",
+    "native/exporters/test_exporters.py",
+    "measuring/backends/test_cpu.py",
+    "app/cli/test_quickstart.py",
+    "measuring/backends/test_opencl_contract.py",
+    "measuring/test_chaos.py",
     "evaluating/test_compare.py",
-    "learners/test_third_party.py",
-    "backends/test_cpu_narrow.py",
-    "collecting/test_blame.py",
-    "collecting/test_collect.py",
-    "backends/command/test_programs.py",
-    "backends/test_cpu_contract.py",
-    "backends/test_inductor.py",
-    "inductor/test_observing.py",
-    "cli/test_model_verbs.py",
+    "learning/learners/test_third_party.py",
+    "measuring/backends/test_cpu_narrow.py",
+    "measuring/test_blame.py",
+    "measuring/test_collect.py",
+    "measuring/backends/command/test_programs.py",
+    "measuring/backends/test_cpu_contract.py",
+    "measuring/backends/test_inductor.py",
+    "torch/test_observing.py",
+    "app/cli/test_model_verbs.py",
     "regenerating/test_regenerate.py",
     "verifying/test_damage.py",
     "verifying/test_verify.py",
     "ttnn/test_whole_way.py",
-    "files/test_crash_points.py",
-    "exporting/test_serving_ops.py",
+    "core/io/test_crash_points.py",
+    "native/exporters/test_serving_ops.py",
     "training/test_adapting.py",
 )
 # The reason for which each test, or file, was left out; and where the list of these is kept for `--left-out`.
@@ -109,7 +109,7 @@ def planted(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def few_samples():
     """The model teaches its quick tiers with fewer problems, for files that are not about how well these choose."""
-    from kerncast.selecting.tiers import build as tiers
+    from kerncast.native.tiers import build as tiers
 
     with pytest.MonkeyPatch.context() as patch:
         if not soaking():

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from kerncast import devices
-from kerncast.devices import detect
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.library import devices
+from kerncast.library.devices import detect
 
 CPUINFO = """\
 processor\t: 0

@@ -4,13 +4,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kerncast import devices
+from kerncast.core.device import Device
+from kerncast.core.op import limits
 from kerncast.data import quality, schema
-from kerncast.declared.family_file import family_named
-from kerncast.device import Device
 from kerncast.evaluating.report.roofline import roofline_chart
-from kerncast.op import limits
-from kerncast.tables.table import build_table
+from kerncast.learning.tables.table import build_table
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
 
 CPU = Device(
     "two_cores", "two cores", "cpu",

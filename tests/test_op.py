@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import pytest
 
-from kerncast import devices
-from kerncast.declared.family_file import family_named
-from kerncast.device import Device
+from kerncast.core.device import Device
+from kerncast.core.op import Config, Family, Op, Problem, key
+from kerncast.core.space import Constraint, Int
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.op import Config, Family, Op, Problem, key
-from kerncast.registry import FAMILIES, OPS, Registry
-from kerncast.space import Constraint, Int
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
+from kerncast.library.registry import FAMILIES, OPS, Registry
 
 # The 55 features of CK Tile's GEMM heuristics, by the names they have there.
 REFERENCE_FEATURES = """
@@ -216,19 +216,19 @@ def test_two_packages_cannot_claim_one_name(monkeypatch):
         def load():
             return type(OPS.get("gemm"))()
 
-    monkeypatch.setattr("kerncast.registry.metadata.entry_points", lambda group: [Entry])
+    monkeypatch.setattr("kerncast.library.registry.metadata.entry_points", lambda group: [Entry])
     with pytest.raises(
         BadFile, match=r"op 'gemm' is declared by both kerncast\.ops\.gemm and entry point gemm \(elsewhere:gemm\)"
     ):
-        _ = Registry(Op, "kerncast.ops", "name", "kerncast list op").found
+        _ = Registry(Op, "kerncast.library.ops", "name", "kerncast list op").found
 
 
 def test_a_family_is_found_alone_as_it_is_among_all():
     """Whether or not a module is named after it; an unknown name is refused with the nearest."""
     for family in FAMILIES:
-        assert Registry(Family, "kerncast.families", "id", "kerncast list family").alone(family.id) is family
+        assert Registry(Family, "kerncast.library.families", "id", "kerncast list family").alone(family.id) is family
     with pytest.raises(NotFound, match="did you mean 'gemm/triton'"):
-        Registry(Family, "kerncast.families", "id", "kerncast list family").alone("gemm/triten")
+        Registry(Family, "kerncast.library.families", "id", "kerncast list family").alone("gemm/triten")
 
 
 def test_every_shipped_family_traces_and_names_its_split_group():

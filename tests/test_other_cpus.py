@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.support.emulated import NEHALEM, avx2_machine
 
-from kerncast.compiling.build import FLAGS
-from kerncast.compiling.lower import lower
-from kerncast.exporting.project import write_project
-from kerncast.selecting.tiers.build import TierOptions, tiers_named
+from kerncast.native.build import FLAGS
+from kerncast.native.exporters.project import write_project
+from kerncast.native.lower import lower
+from kerncast.native.tiers.build import TierOptions, tiers_named
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.testing.repeats import SOAK
 from kerncast.training.recipe import Recipe

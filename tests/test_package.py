@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import kerncast
-from kerncast import devices
-from kerncast.backends.cpu.build import find_compiler
-from kerncast.declared.family_file import family_named
-from kerncast.registry import OPS
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
+from kerncast.library.registry import OPS
+from kerncast.measuring.backends.cpu.build import find_compiler
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("lightgbm", "numpy", "plotly", "polars", "pyopencl", "ray", "rich", "scipy", "sklearn", "torch")
@@ -66,7 +66,7 @@ def test_the_wheel_is_complete_and_works_installed(wheel_environment, tmp_path):
         return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
     def run(*args):
-        return python("import kerncast.cli as c; c.main()", *args)
+        return python("import kerncast.app.cli as c; c.main()", *args)
 
     assert python("import kerncast; print(kerncast.__file__)").startswith(str(site))
     assert "gfx950" in run("list", "device")

@@ -77,7 +77,7 @@ def test_citation_and_notice():
     assert citation["license"] == PROJECT["project"]["license"]
     assert "NOTICE" in PROJECT["project"]["license-files"]
     notice = (ROOT / "NOTICE").read_text()
-    shipped = (ROOT / "src/kerncast/shipped/NOTICE").read_text()
+    shipped = (ROOT / "src/kerncast/library/shipped/NOTICE").read_text()
     package, owner = r"PyPI aiconfigurator-core==[\d.]+\d", r"Copyright \(c\) NVIDIA.*"
     for part in (package, owner, r"Licensed under the Apache.*: .*", r"No rows.*?\."):
         said = re.search(part, shipped)

@@ -9,23 +9,23 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast import devices
+from kerncast.answering.dispatch import Dispatcher
+from kerncast.answering.selector import Selector
+from kerncast.core.io.html import Markup, escape, facts, table
 from kerncast.data.importers import Options, import_files
-from kerncast.declared.family_file import family_named
 from kerncast.errors import NotFound
 from kerncast.evaluating import Evaluation, compare, evaluate
+from kerncast.learning.scoring.figures import Figures
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
+from kerncast.library.registry import OPS
+from kerncast.measuring.sweeping.selection import Selection
+from kerncast.measuring.sweeping.sweep import Slice, Sweep
 from kerncast.models.model import Model
-from kerncast.registry import OPS
-from kerncast.scoring.figures import Figures
-from kerncast.selecting.dispatch import Dispatcher
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import plain_tiers
-from kerncast.sweeping.selection import Selection
-from kerncast.sweeping.sweep import Slice, Sweep
+from kerncast.native.tiers.build import plain_tiers
 from kerncast.testing.models import synthetic_dataset
 from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
-from kerncast.writing.html import Markup, escape, facts, table
 
 RECIPE = Recipe("gbdt", {"trees": 15, "library_trees": 4, "leaves": 7}, folds=2)
 SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}

@@ -9,8 +9,8 @@ import kerncast
 
 HOME = Path(kerncast.__file__).parent
 # Those may print; and these run as processes of their own, whose output is what they are for.
-LOUD = ("api", "cli", "testing")
-PROGRAMS = {"backends/command/guard.py", "collecting/worker.py", "regenerating/blas_race.py"}
+LOUD = ("app", "testing")
+PROGRAMS = {"measuring/backends/command/guard.py", "measuring/worker.py", "regenerating/blas_race.py"}
 NEVER = {
     "print",
     "input",

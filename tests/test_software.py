@@ -7,13 +7,13 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast import software
+from kerncast.core import software
+from kerncast.core.progress import Progress
 from kerncast.data.dataset import Dataset
 from kerncast.data.filters import SoftwareRows, resolved
-from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.progress import Progress
-from kerncast.tables.table import load_table
+from kerncast.learning.tables.table import load_table
+from kerncast.library.declared.family_file import family_named
 
 # As PEP 440 orders them, the oldest first; what is no version comes before all.
 ORDERED = [

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kerncast import enumeration
+from kerncast.core import enumeration
+from kerncast.core.expr import Namespace, Symbol, log2, symbol
+from kerncast.core.space import Bool, Categorical, Choice, Constraint, Int, PowerOfTwo, Space
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.expr import Namespace, Symbol, log2, symbol
-from kerncast.space import Bool, Categorical, Choice, Constraint, Int, PowerOfTwo, Space
 from kerncast.testing.repeats import repeats
 
 KIND = Categorical({"tiled": 3, "library": 1})

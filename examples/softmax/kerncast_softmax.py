@@ -6,10 +6,10 @@ Everything else (datasets, inspection, training, serving) follows from these two
 
 from collections.abc import Iterable, Mapping
 
-from kerncast.dtypes import bytes_per_element, dtype_parameter
-from kerncast.expr import Expr, Namespace, ceil_div, log2
-from kerncast.op import Family, Op, Work
-from kerncast.space import Bool, Constraint, Int, PowerOfTwo
+from kerncast.core.dtypes import bytes_per_element, dtype_parameter
+from kerncast.core.expr import Expr, Namespace, ceil_div, log2
+from kerncast.core.op import Family, Op, Work
+from kerncast.core.space import Bool, Constraint, Int, PowerOfTwo
 
 
 class Softmax(Op):

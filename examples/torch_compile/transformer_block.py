@@ -43,7 +43,7 @@ def example() -> tuple[torch.nn.Module, torch.Tensor]:
 
 def main() -> None:
     """Compile the block with the model's kernels, run it, and print what was chosen."""
-    import kerncast.inductor
+    import kerncast.torch
 
     # On CPUs, products with weights have several kernels only if the weights are constants.
     torch._inductor.config.freezing = True
@@ -55,7 +55,7 @@ def main() -> None:
         result = compiled(x)
         print(f"compiled in {time.perf_counter() - began:.1f} s")
         print(f"largest difference from the block itself: {(result - block(x)).abs().max():.1e}")
-    print(kerncast.inductor.report())
+    print(kerncast.torch.report())
 
 
 if __name__ == "__main__":

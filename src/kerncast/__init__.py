@@ -11,51 +11,51 @@ from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError, N
 from kerncast.version import __version__
 
 if TYPE_CHECKING:
-    from kerncast.api.collect import collect
-    from kerncast.api.compare import compare
-    from kerncast.api.estimate import estimate
-    from kerncast.api.evaluate import evaluate
-    from kerncast.api.export import export
-    from kerncast.api.inspect import inspect
-    from kerncast.api.on_ray import Cluster
-    from kerncast.api.open import open
-    from kerncast.api.predict import predict
-    from kerncast.api.read import read
-    from kerncast.api.regenerate import regenerate
-    from kerncast.api.sweep import sweep
-    from kerncast.api.train import train
-    from kerncast.collecting.plan import Measuring
-    from kerncast.collecting.request import Extent
+    from kerncast.answering.selector import Selector
+    from kerncast.app.api.collect import collect
+    from kerncast.app.api.compare import compare
+    from kerncast.app.api.estimate import estimate
+    from kerncast.app.api.evaluate import evaluate
+    from kerncast.app.api.export import export
+    from kerncast.app.api.inspect import inspect
+    from kerncast.app.api.on_ray import Cluster
+    from kerncast.app.api.open import open
+    from kerncast.app.api.predict import predict
+    from kerncast.app.api.read import read
+    from kerncast.app.api.regenerate import regenerate
+    from kerncast.app.api.sweep import sweep
+    from kerncast.app.api.train import train
     from kerncast.data.dataset import Dataset
     from kerncast.evaluating.compare import Limits
+    from kerncast.measuring.plan import Measuring
+    from kerncast.measuring.request import Extent
     from kerncast.models.model import Model
-    from kerncast.selecting.selector import Selector
-    from kerncast.store.store import Store
+    from kerncast.models.store.store import Store
 
 ERRORS = ("BadFile", "CannotWrite", "InvalidValue", "KerncastError", "NotFound")
 
 # Loaded on first use: `import kerncast` stays under 100 ms and pulls in nothing heavy.
 _HOMES = {
-    "Cluster": "kerncast.api.on_ray",
+    "Cluster": "kerncast.app.api.on_ray",
     "Dataset": "kerncast.data.dataset",
-    "Extent": "kerncast.collecting.request",
+    "Extent": "kerncast.measuring.request",
     "Limits": "kerncast.evaluating.compare",
-    "Measuring": "kerncast.collecting.plan",
-    "Model": "kerncast.api.open",
-    "Selector": "kerncast.api.selector",
-    "Store": "kerncast.api.open",
-    "collect": "kerncast.api.collect",
-    "compare": "kerncast.api.compare",
-    "estimate": "kerncast.api.estimate",
-    "evaluate": "kerncast.api.evaluate",
-    "export": "kerncast.api.export",
-    "inspect": "kerncast.api.inspect",
-    "open": "kerncast.api.open",
-    "predict": "kerncast.api.predict",
-    "read": "kerncast.api.read",
-    "regenerate": "kerncast.api.regenerate",
-    "sweep": "kerncast.api.sweep",
-    "train": "kerncast.api.train",
+    "Measuring": "kerncast.measuring.plan",
+    "Model": "kerncast.app.api.open",
+    "Selector": "kerncast.app.api.selector",
+    "Store": "kerncast.app.api.open",
+    "collect": "kerncast.app.api.collect",
+    "compare": "kerncast.app.api.compare",
+    "estimate": "kerncast.app.api.estimate",
+    "evaluate": "kerncast.app.api.evaluate",
+    "export": "kerncast.app.api.export",
+    "inspect": "kerncast.app.api.inspect",
+    "open": "kerncast.app.api.open",
+    "predict": "kerncast.app.api.predict",
+    "read": "kerncast.app.api.read",
+    "regenerate": "kerncast.app.api.regenerate",
+    "sweep": "kerncast.app.api.sweep",
+    "train": "kerncast.app.api.train",
 }
 
 __all__ = [

@@ -5,11 +5,11 @@ import json
 import polars as pl
 import pytest
 
-from kerncast import devices
+from kerncast.core.op import Config, Problem, key
 from kerncast.data import Dataset, dataset, filters, journal, schema
-from kerncast.declared.family_file import family_named
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.op import Config, Problem, key
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
 
 TRITON = family_named("gemm/triton")
 CK = family_named("gemm/ck_tile")

@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner
 
 import kerncast
-from kerncast.cli import program
+from kerncast.app.cli import program
 from kerncast.data import Dataset
 from kerncast.data.dataset import merge
 from kerncast.data.importers import Options, import_files
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.registry import FAMILIES
+from kerncast.library.registry import FAMILIES
 from kerncast.testing.importers import ImporterContract
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.testing.variations import sample_of

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kerncast.core.expr import Program, Symbol, symbol
+from kerncast.core.op import Config, Problem
 from kerncast.data import Dataset
 from kerncast.data.dataset import merge
 from kerncast.data.importers import Options, import_files
-from kerncast.declared.diagram import alive, diagram_of, is_everything, points_of, read, written
 from kerncast.errors import BadFile, InvalidValue, KerncastError
-from kerncast.expr import Program, Symbol, symbol
-from kerncast.op import Config, Problem
+from kerncast.library.declared.diagram import alive, diagram_of, is_everything, points_of, read, written
 from kerncast.testing.importers import ImporterContract
 from kerncast.testing.repeats import repeats
 
@@ -89,7 +89,7 @@ def test_each_entry_becomes_a_row_with_its_status_and_the_statistics_of_its_laun
 @pytest.mark.parametrize("at_once", [1, 65_536], ids=["a check for each parameter", "one check"])
 def test_the_space_is_exactly_the_configs_of_the_file(at_once, tmp_path, monkeypatch):
     """Listing, counting, validating, sampling and projecting obey it, failures included, rules unknown."""
-    monkeypatch.setattr("kerncast.declared.declaration.CHECKED_AT_ONCE", at_once)
+    monkeypatch.setattr("kerncast.library.declared.declaration.CHECKED_AT_ONCE", at_once)
     dataset = imported(tmp_path, cache(attempts()), values={"op": f"blur_{at_once}"})
     (family,) = dataset.families
     assert len(family.config.constraints) == (1 if at_once > 1 else len(HEADER["tune_params_keys"]))

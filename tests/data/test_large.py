@@ -5,11 +5,11 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast import devices
 from kerncast.data import Dataset, condensed, quality, schema, stored_rows
 from kerncast.data.drawing import SHARES, columns_of, draw_problems, problem_share
-from kerncast.declared.family_file import family_named
-from kerncast.tables import sample
+from kerncast.learning.tables import sample
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
 
 TRITON = family_named("gemm/triton")
 COUNT = 6000

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import kerncast
-from kerncast.cli import program
+from kerncast.app.cli import program
 from kerncast.data.importers import Options, import_files
 from kerncast.errors import BadFile, InvalidValue, NotFound
 

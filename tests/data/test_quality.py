@@ -4,11 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kerncast.cli.views.disagreements import disagreement_lines
+from kerncast.app.cli.views.disagreements import disagreement_lines
 from kerncast.data import Dataset, quality, schema
 from kerncast.data.label_shift import find_label_shift
-from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue
+from kerncast.library.declared.family_file import family_named
 from kerncast.testing.models import synthetic_rows
 
 UNARY = family_named("eltwise_unary/single")

@@ -5,7 +5,7 @@ import polars as pl
 
 from kerncast.data import schema
 from kerncast.data.label_shift import without_suspect
-from kerncast.registry import FAMILIES
+from kerncast.library.registry import FAMILIES
 
 FAMILY = FAMILIES.get("eltwise_unary/single")
 

@@ -22,11 +22,11 @@ from typing import Any, TypeAlias
 from page_blocks import blocks_of, without_blocks
 
 import kerncast
+from kerncast.answering.dispatch import Dispatcher
+from kerncast.core.op import Config, Family, Op, Problem
 from kerncast.evaluating.compare import Verdict
 from kerncast.evaluating.results import Evaluation
 from kerncast.models.answer import Answer
-from kerncast.op import Config, Family, Op, Problem
-from kerncast.selecting.dispatch import Dispatcher
 
 Known: TypeAlias = "Value | Instance | Items | None"
 

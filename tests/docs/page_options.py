@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from kerncast import devices
-from kerncast.backends.command.benchmark import load, shipped, shipped_for
-from kerncast.cli import program
+from kerncast.app.cli import program
 from kerncast.data.importers import importers
 from kerncast.errors import KerncastError
-from kerncast.learners.kinds import learner_class
-from kerncast.problems import named_sets, parse_vary, problem_set
-from kerncast.registry import OPS, family_named
-from kerncast.sweeping import parse_selection
+from kerncast.learning.learners.kinds import learner_class
+from kerncast.library import devices
+from kerncast.library.problems import named_sets, parse_vary, problem_set
+from kerncast.library.registry import OPS, family_named
+from kerncast.measuring.backends.command.benchmark import load, shipped, shipped_for
+from kerncast.measuring.sweeping import parse_selection
 
 SAMPLES = 5
 

@@ -23,11 +23,11 @@ from page_blocks import MARKERS, NEEDS, PAGES, Block, Command, blocks_of, is_pri
 from page_options import all_options, check, open_word, split
 from tests.support.needs import require
 
-from kerncast import cli
+from kerncast.app import cli
+from kerncast.app.serve.app import create_app
+from kerncast.app.serve.settings import Settings
+from kerncast.app.serve.sources import Sources
 from kerncast.errors import KerncastError
-from kerncast.serving.app import create_app
-from kerncast.serving.settings import Settings
-from kerncast.serving.sources import Sources
 
 # What a shell does and a list of words does not: pipes, several commands, variables in front.
 SHELL = re.compile(r"[|&;]|<<|^\w+=")

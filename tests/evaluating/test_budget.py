@@ -4,9 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.budget import ACTIVE_SHARES, PROBLEM_SHARES, budget_curves
-from kerncast.progress import Progress
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_table
 from kerncast.training.acquisition import acquisition
 from kerncast.training.procedure import Procedure

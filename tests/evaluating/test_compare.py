@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 
 import kerncast as kc
+from kerncast.answering.selector import Selector
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.evaluating import Limits, compare, evaluate
 from kerncast.evaluating.compare import judge
 from kerncast.evaluating.predictions import read_evaluated, write_predictions
-from kerncast.registry import FAMILIES
-from kerncast.selecting.selector import Selector
+from kerncast.library.registry import FAMILIES
 from kerncast.testing.models import TILES, synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 

@@ -8,20 +8,20 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast import devices
+from kerncast.core.progress import Progress
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
 from kerncast.evaluating import evaluate
 from kerncast.evaluating.evaluation import _remembered, folds_of, refitted
 from kerncast.evaluating.unseen import folded_for, recipe_of, table_for
+from kerncast.learning.scoring.scorecard import Predicted, scorecard
+from kerncast.learning.tables.feature_rows import Featurizer
+from kerncast.learning.tables.table import build_table
+from kerncast.library import devices
+from kerncast.library.registry import FAMILIES
 from kerncast.models import model as models
 from kerncast.models.measured import measured_by_model
 from kerncast.models.model import Model
-from kerncast.progress import Progress
-from kerncast.registry import FAMILIES
-from kerncast.scoring.scorecard import Predicted, scorecard
-from kerncast.tables.feature_rows import Featurizer
-from kerncast.tables.table import build_table
 from kerncast.testing.models import FAMILY, synthetic_dataset, synthetic_rows
 from kerncast.training.folds import cross_validate
 from kerncast.training.procedure import Procedure

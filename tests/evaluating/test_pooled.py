@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from kerncast.cli import program
+from kerncast.app.cli import program
+from kerncast.app.serve.explorer import datasets
 from kerncast.data import Dataset
 from kerncast.data.quality import inspect_dataset
 from kerncast.data.summary import summaries
@@ -17,7 +18,6 @@ from kerncast.evaluating.predictions import write_evaluated
 from kerncast.evaluating.report import write_report
 from kerncast.evaluating.saved_comparison import compare_saved
 from kerncast.models.model import Model
-from kerncast.serving.explorer import datasets
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 

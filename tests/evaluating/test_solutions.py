@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kerncast.core.io.terminal import known
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating import evaluate
 from kerncast.evaluating.solutions import read_solutions, said, score_solutions
-from kerncast.registry import FAMILIES
+from kerncast.library.registry import FAMILIES
 from kerncast.testing.models import DEVICE, FAMILY, synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
-from kerncast.writing.terminal import known
 
 TRITON = FAMILIES.get(FAMILY)
 NEW = synthetic_rows(problems=8, seed=7)
@@ -216,8 +216,9 @@ def test_a_lookup_table_of_inductor_is_read_by_its_keys(tmp_path, found):
 @pytest.mark.needs("torch")
 def test_keys_are_those_that_torch_makes(tmp_path):
     """Batched, fp32 and column-major A, by the function of torch itself."""
-    import torch
     from torch._inductor.lookup_table import choices
+
+    import torch
 
     inputs = SimpleNamespace(
         dtypes=lambda: (torch.float32, torch.float32),

@@ -4,15 +4,15 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kerncast.answering.selector import Selector
+from kerncast.core.op import Config
 from kerncast.evaluating import evaluate
 from kerncast.evaluating.text import tier_blocks
 from kerncast.evaluating.tier_choices import NOT_TRIED, Tried
 from kerncast.evaluating.tier_lines import _line, tier_lines
+from kerncast.library.registry import FAMILIES
 from kerncast.models.answer import Tier
-from kerncast.op import Config
-from kerncast.registry import FAMILIES
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions
+from kerncast.native.tiers.build import TierOptions
 from kerncast.testing.models import FAMILY, synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 

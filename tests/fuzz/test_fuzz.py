@@ -15,24 +15,24 @@ from tests.support.artefacts import SHAPE, reseal, swept
 from tests.support.mutating import mutated, mutated_json
 
 import kerncast
-from kerncast.compiling.overrides import read_overrides
+from kerncast.answering.query import Query, among
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
 from kerncast.data.importers.mapped import read_mapping
 from kerncast.data.importers.recognise import recognised
 from kerncast.data.journal import Header, journal_rows
-from kerncast.devices import read_profile
 from kerncast.errors import KerncastError
-from kerncast.learners.lightgbm_text import parse_forest
+from kerncast.learning.learners.lightgbm_text import parse_forest
+from kerncast.library.devices import read_profile
+from kerncast.library.registry import FAMILIES
+from kerncast.measuring.sweeping import Vectors
 from kerncast.models.manifest import Manifest, read_manifest, write_manifest
 from kerncast.models.model import Model
 from kerncast.models.statuses import Answered, Place
-from kerncast.querying.query import Query, among
+from kerncast.models.store.store import Store
+from kerncast.native.overrides import read_overrides
+from kerncast.native.tiers.build import read_tiers
 from kerncast.regenerating import routine
-from kerncast.registry import FAMILIES
-from kerncast.selecting.tiers.build import read_tiers
-from kerncast.store.store import Store
-from kerncast.sweeping import Vectors
 from kerncast.testing.repeats import repeats
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kerncast import devices
 from kerncast.data import Dataset, schema
+from kerncast.learning.tables.feature_rows import Featurizer
+from kerncast.library import devices
+from kerncast.library.registry import FAMILIES
 from kerncast.models.ck.layout import LAYOUTS
-from kerncast.registry import FAMILIES
-from kerncast.tables.feature_rows import Featurizer
 from kerncast.testing.models import synthetic_dataset
 
 CONV = FAMILIES.get("grouped_conv_bwd_data/ck_tile")

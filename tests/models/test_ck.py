@@ -10,14 +10,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kerncast import cli, devices
+from kerncast.app import cli
 from kerncast.data import Dataset, schema
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating import compare, evaluate
 from kerncast.evaluating.budget import budget_curves
+from kerncast.library import devices
+from kerncast.library.registry import FAMILIES
 from kerncast.models.ck.layout import GEMM_COLUMNS as NAMES
 from kerncast.models.model import Model
-from kerncast.registry import FAMILIES
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 

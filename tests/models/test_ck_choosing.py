@@ -12,10 +12,10 @@ import pytest
 import kerncast
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.library.registry import FAMILIES
 from kerncast.models.limits.envelope import NO_ERRORS
 from kerncast.models.model import Model
-from kerncast.registry import FAMILIES
-from kerncast.store.store import Store
+from kerncast.models.store.store import Store
 from kerncast.testing.models import synthetic_dataset
 
 PROBLEM = {"M": 1024, "N": 2048, "K": 3584, "dtype": "fp16", "layout": "rcr"}

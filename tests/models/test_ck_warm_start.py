@@ -12,8 +12,8 @@ import pytest
 import kerncast
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.library.registry import FAMILIES
 from kerncast.models.model import Model
-from kerncast.registry import FAMILIES
 from kerncast.testing.models import synthetic_dataset
 
 GEMM = FAMILIES.get("gemm/ck_tile")

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast import devices
+from kerncast.library import devices
 from kerncast.models.answer import Answer, as_judged
 from kerncast.models.given import with_configs
 from kerncast.models.limits.envelope import Envelope, Verdict, Worth

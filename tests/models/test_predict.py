@@ -6,14 +6,14 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast import devices
+from kerncast.answering.selector import Selector
+from kerncast.core.device import Device
+from kerncast.core.op import Config, Problem
 from kerncast.data import schema
-from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
+from kerncast.library import devices
 from kerncast.models.statuses import Answered
-from kerncast.op import Config, Problem
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import plain_tiers
+from kerncast.native.tiers.build import plain_tiers
 from kerncast.testing.models import synthetic_dataset
 from kerncast.training.procedure import Recipe
 from kerncast.training.train import train

@@ -4,11 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kerncast.answering.selector import Selector
+from kerncast.library.registry import FAMILIES
 from kerncast.models.limits.widening import Traits
 from kerncast.models.model import Model
-from kerncast.registry import FAMILIES
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions
+from kerncast.native.tiers.build import TierOptions
 from kerncast.testing.models import SIZES, synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from kerncast.answering.query import Query, among
+from kerncast.answering.selector import Selector
+from kerncast.core.progress import Progress
 from kerncast.errors import BadFile, NotFound
 from kerncast.models import trust
 from kerncast.models.model import Model
-from kerncast.progress import Progress
-from kerncast.querying.query import Query, among
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import plain_tiers
-from kerncast.store.store import Store
+from kerncast.models.store.store import Store
+from kerncast.native.tiers.build import plain_tiers
 from kerncast.training.train import Recipe, train
 
 # Models that this user did not train.

@@ -9,17 +9,17 @@ import polars as pl
 import pytest
 from tests.support.routines import tiny_routine
 
+from kerncast.core.progress import Progress
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.library.registry import FAMILIES
 from kerncast.models.model import Model
-from kerncast.progress import Progress
+from kerncast.models.store.store import ENTRY, Store
 from kerncast.regenerating import load, plan, shipped
 from kerncast.regenerating import regenerate as run_once
 from kerncast.regenerating import state as states
 from kerncast.regenerating.comparing import OutOfFold
 from kerncast.regenerating.routine import USUAL_STEPS as STEPS
-from kerncast.registry import FAMILIES
-from kerncast.store.store import ENTRY, Store
 from kerncast.testing.backends import Analytic
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe as Recipe

@@ -16,9 +16,9 @@ from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.manifest import CARD
 from kerncast.models.model import Model
 from kerncast.models.roofline_misses import read_misses
+from kerncast.models.store import shipped
 from kerncast.regenerating.shipping import PLANS, build_shipped, plans_named
 from kerncast.regenerating.shipping.attribution import NOTICE_FILE
-from kerncast.store import shipped
 from kerncast.testing.models import synthetic_table
 from kerncast.training.recipe import Recipe
 
@@ -190,7 +190,7 @@ def test_a_sample_of_rows_has_whole_problems_and_the_same_ones_again(rows):
 
 def shipped_models() -> list[Path]:
     """The models of the package."""
-    folder = Path(shipped.__file__).resolve().parents[1] / "shipped"
+    folder = Path(shipped.__file__).resolve().parents[2] / "library" / "shipped"
     return sorted(file.parent for file in folder.glob("*/model.json"))
 
 

@@ -9,16 +9,16 @@ import polars as pl
 import pytest
 
 import kerncast as kc
+from kerncast.answering.selector import Selector
+from kerncast.core.io import atomic
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
-from kerncast.files import atomic
 from kerncast.models.limits.record import CARRIED
 from kerncast.models.model import Model
+from kerncast.models.store.store import Changed, Store
+from kerncast.native.tiers.build import plain_tiers
 from kerncast.regenerating.fresh_rows import OTHER_CONDITIONS, OTHER_DEVICE, OTHER_DTYPE, SEEN, fresh_rows
 from kerncast.regenerating.updating import Update
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import plain_tiers
-from kerncast.store.store import Changed, Store
 from kerncast.testing.models import TILES, synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 

@@ -11,16 +11,16 @@ import msgspec
 import polars as pl
 
 import kerncast
-from kerncast.collecting.run import Request, collect
-from kerncast.devices import get
+from kerncast.answering.choice_cache import ChoiceCache
+from kerncast.core.op import Config, Problem
+from kerncast.core.progress import Progress
 from kerncast.evaluating.predictions import write_predictions
-from kerncast.op import Config, Problem
-from kerncast.progress import Progress
+from kerncast.library.devices import get
+from kerncast.library.registry import FAMILIES
+from kerncast.measuring.run import Request, collect
+from kerncast.measuring.sweeping import open_sweep, parse_selection
+from kerncast.models.store.store import Store
 from kerncast.regenerating import routine, state
-from kerncast.registry import FAMILIES
-from kerncast.selecting.choice_cache import ChoiceCache
-from kerncast.store.store import Store
-from kerncast.sweeping import open_sweep, parse_selection
 from kerncast.testing.backends import QUICK, Instant
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
@@ -206,7 +206,7 @@ def every_artefact(folder: Path) -> dict[str, Path]:
 
 def reseal(data: dict[str, Any]) -> bytes:
     """The text of a changed manifest with the checksum that it would have: for tests of what checksums do not find."""
-    from kerncast.files.versioned import SEAL, json_text, seal_of
+    from kerncast.core.io.versioned import SEAL, json_text, seal_of
 
     bare = {name: value for name, value in data.items() if name != SEAL}
     return json_text({**bare, SEAL: seal_of(msgspec.json.decode(msgspec.json.encode(bare)))})

@@ -24,7 +24,7 @@ from tests.support.machine import Machine
 import kerncast
 from kerncast.data import Dataset, schema
 from kerncast.data.journal import NAME
-from kerncast.registry import FAMILIES
+from kerncast.library.registry import FAMILIES
 from kerncast.testing.backends import vector_texts
 from kerncast.testing.faults import FAULTY, OUTCOMES, Faults, plan, telling_ns
 
@@ -163,7 +163,7 @@ class Battery:
 
     def _start(self, disk: str) -> None:
         command = [
-            sys.executable, "-P", "-m", "kerncast.cli", "collect", str(self.folder / "vectors"),
+            sys.executable, "-P", "-m", "kerncast.app.cli", "collect", str(self.folder / "vectors"),
             "--backend", FAULTY, *self.where(), "--chunk-size", "16", "--samples", "3",
             "--timeout", f"{TIMEOUT_SECONDS}s", "--memory", "0.25", "--resume", "--out", str(self.out), "--json",
         ]  # fmt: skip
@@ -253,7 +253,7 @@ class Battery:
         self.machine.set_disk(None)
 
     def _worker(self) -> int | None:
-        workers = self.machine.processes(b"kerncast.collecting.worker")
+        workers = self.machine.processes(b"kerncast.measuring.worker")
         return self.rng.choice(workers) if workers else None
 
     def signal(self, pid: int | None, number: int) -> None:

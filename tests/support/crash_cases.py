@@ -15,9 +15,9 @@ from tests.support.routines import tiny_routine
 
 from kerncast.data.dataset import Dataset
 from kerncast.errors import KerncastError
+from kerncast.measuring.sweeping.files import Vectors
 from kerncast.models.model import Model
-from kerncast.store.store import Store
-from kerncast.sweeping.files import Vectors
+from kerncast.models.store.store import Store
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
 PROBLEMS = ["--problems", "lognormal:3;M=16:512;N=16:512;K=16:512", "--vary", "dtype=fp16", "--vary", "layout=rcr"]

@@ -24,10 +24,11 @@ from typing import Any
 DEAD = 86
 LONGEST_SECONDS = 120.0
 PRELOADED = [
-    "tests.support.crashing", "kerncast.cli", "kerncast.cli.verbs.collect", "kerncast.cli.verbs.import_",
-    "kerncast.cli.verbs.merge", "kerncast.cli.verbs.train", "kerncast.cli.verbs.models", "kerncast.cli.verbs.export",
-    "kerncast.cli.verbs.regenerate", "kerncast.cli.verbs.sweep", "kerncast.api.collect", "kerncast.api.train",
-    "kerncast.api.export", "kerncast.store.store", "kerncast.regenerating", "kerncast.selecting.selector", "lightgbm",
+    "tests.support.crashing", "kerncast.app.cli", "kerncast.app.cli.verbs.collect", "kerncast.app.cli.verbs.import_",
+    "kerncast.app.cli.verbs.merge", "kerncast.app.cli.verbs.train", "kerncast.app.cli.verbs.models",
+    "kerncast.app.cli.verbs.export", "kerncast.app.cli.verbs.regenerate", "kerncast.app.cli.verbs.sweep",
+    "kerncast.app.api.collect", "kerncast.app.api.train", "kerncast.app.api.export", "kerncast.models.store.store",
+    "kerncast.regenerating", "kerncast.answering.selector", "lightgbm",
 ]  # fmt: skip
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod"}
@@ -100,7 +101,7 @@ class _Said(io.StringIO):
 def _run(argv: Sequence[str], folder: Path, at: int | None, told: Any) -> None:
     os.chdir(folder)
     os.environ |= {"KERNCAST_TRUSTED": str(folder / "trusted"), "KERNCAST_CACHE": str(folder.parent / "cache")}
-    from kerncast import cli
+    from kerncast.app import cli
 
     point = _Point(folder, at)
     said, told_beside = _Said(point.calls), io.StringIO()

@@ -22,25 +22,25 @@ from tests.support.artefacts import SHAPE, collection_request, swept, trained_mo
 from tests.support.damaging import Counts, Subject, Use, damaged
 
 import kerncast
-from kerncast.backends.cpu.profile import keep_rates, kept_rates
-from kerncast.compiling.build import compiled
-from kerncast.compiling.overrides import read_overrides
+from kerncast.answering.choice_cache import ChoiceCache
+from kerncast.answering.selector import Selector
+from kerncast.core.op import Problem
 from kerncast.data.dataset import Dataset
 from kerncast.data.importers.mapped import read_mapping
 from kerncast.data.journal import NAME as JOURNAL
 from kerncast.data.journal import STATE
-from kerncast.devices import read_profile
 from kerncast.evaluating.predictions import read_predictions
+from kerncast.library.devices import read_profile
+from kerncast.library.registry import FAMILIES
+from kerncast.measuring.backends.cpu.profile import keep_rates, kept_rates
+from kerncast.measuring.sweeping import Vectors
+from kerncast.measuring.sweeping.pool import keep_configs, kept_configs
 from kerncast.models.model import Model
-from kerncast.op import Problem
+from kerncast.models.store.store import Store
+from kerncast.native.build import compiled
+from kerncast.native.overrides import read_overrides
+from kerncast.native.tiers.build import TierOptions, keep_tiers, kept_tiers, plain_tiers, tiers_of, write_tiers
 from kerncast.regenerating import routine, state
-from kerncast.registry import FAMILIES
-from kerncast.selecting.choice_cache import ChoiceCache
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions, keep_tiers, kept_tiers, plain_tiers, tiers_of, write_tiers
-from kerncast.store.store import Store
-from kerncast.sweeping import Vectors
-from kerncast.sweeping.pool import keep_configs, kept_configs
 from kerncast.testing.backends import Instant
 
 
@@ -109,7 +109,7 @@ def _datasets(made: Mapping[str, Path]) -> Iterator[Subject]:
 
 def _collections(made: Mapping[str, Path]) -> Iterator[Subject]:
     def resumed(path: Path) -> Any:
-        from kerncast.collecting.run import collect
+        from kerncast.measuring.run import collect
 
         collect(collection_request(path), [vectors()], total=24)
         return sorted(Dataset.open(path).read().select("key", "status").rows())

@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from kerncast.backends.cpu.build import find_compiler
 from kerncast.errors import NotFound
+from kerncast.measuring.backends.cpu.build import find_compiler
 
 _SOURCE = Path(__file__).with_name("machine.c")
 _SHARED_MEMORY = Path("/dev/shm")

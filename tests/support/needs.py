@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from tests.support.browser import chromium
 
-from kerncast.backends.cpu.build import find_compiler
-from kerncast.backends.opencl import OpenClBackend
-from kerncast.backends.triton import TritonBackend
+from kerncast.measuring.backends.cpu.build import find_compiler
+from kerncast.measuring.backends.opencl import OpenClBackend
+from kerncast.measuring.backends.triton import TritonBackend
 from kerncast.testing.repeats import soaking
 
 SECOND_STAGE = "KERNCAST_SECOND_STAGE"

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Flags, Floats
+from kerncast.core.arrays import Flags, Floats
+from kerncast.core.device import NUMBERS, Device
+from kerncast.core.dtypes import CODES
+from kerncast.core.expr import Program
+from kerncast.core.op import Family
+from kerncast.core.parameters import Int, Parameter
 from kerncast.data import Dataset, schema
 from kerncast.data.dataset import record_of
-from kerncast.device import NUMBERS, Device
-from kerncast.dtypes import CODES
-from kerncast.expr import Program
+from kerncast.learning.tables.feature_rows import Featurizer
 from kerncast.models.answer import Answer
 from kerncast.models.model import Model
-from kerncast.op import Family
-from kerncast.parameters import Int, Parameter
-from kerncast.selecting.tiers.problem_sampling import allowed_problems
-from kerncast.tables.feature_rows import Featurizer
+from kerncast.native.tiers.problem_sampling import allowed_problems
 
 # Everything is known about this device, so every rule and every feature of every family can be computed.
 DEVICE = Device(

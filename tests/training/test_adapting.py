@@ -7,13 +7,13 @@ import polars as pl
 import pytest
 
 import kerncast
+from kerncast.core.device import Device
 from kerncast.data.dataset import Dataset, record_of
-from kerncast.device import Device
 from kerncast.errors import InvalidValue
-from kerncast.families.gemm_library import gemm_library
+from kerncast.library.families.gemm_library import gemm_library
 from kerncast.models.limits.devices import DeviceErrors, Elsewhere, calibrate_elsewhere
 from kerncast.models.statuses import Answered
-from kerncast.store.store import Store
+from kerncast.models.store.store import Store
 from kerncast.training import adapting
 
 SMALL = {"trees": 25, "leaves": 15, "lr": 0.15, "folds": 3, "threads": 1, "progress": None}

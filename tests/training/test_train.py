@@ -8,23 +8,23 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast import devices
+from kerncast.answering.selector import Selector
+from kerncast.core.expr import where
+from kerncast.core.op import Family
+from kerncast.core.progress import Progress
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError
 from kerncast.evaluating import evaluate
-from kerncast.expr import where
-from kerncast.learners import gbdt, growing
+from kerncast.learning.learners import gbdt, growing
+from kerncast.library import devices
+from kerncast.library.ops.gemm import gemm
+from kerncast.library.registry import FAMILIES
 from kerncast.models.limits.choices import expectation_of
 from kerncast.models.model import Model
-from kerncast.op import Family
-from kerncast.ops.gemm import gemm
-from kerncast.progress import Progress
+from kerncast.models.store.recheck import sample
+from kerncast.models.store.store import Store
+from kerncast.native.tiers.build import TierOptions, build_tiers
 from kerncast.regenerating.comparing import OutOfFold
-from kerncast.registry import FAMILIES
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions, build_tiers
-from kerncast.store.recheck import sample
-from kerncast.store.store import Store
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_table
 from kerncast.training import Recipe, train
 from kerncast.training.procedure import Procedure

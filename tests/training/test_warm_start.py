@@ -9,9 +9,9 @@ import pytest
 
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.learning.tables.table import load_table
+from kerncast.library.registry import FAMILIES
 from kerncast.models.model import Model
-from kerncast.registry import FAMILIES
-from kerncast.tables.table import load_table
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe, train

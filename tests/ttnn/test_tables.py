@@ -4,7 +4,7 @@ import pytest
 
 from kerncast.data.importers import Options, import_files
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.registry import FAMILIES, family_named
+from kerncast.library.registry import FAMILIES, family_named
 
 QKV = """input_shape_1,input_shape_2,input_shape_3,input_shape_4,bfloat8,bfloat16,num_heads,num_kv_heads,transpose_k_heads,kernel_duration
 1,1,32,3072,0,1,16,16,0,5000

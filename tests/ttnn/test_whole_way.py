@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from kerncast.backends.command import CommandBackend
-from kerncast.backends.command.asking import _vector
-from kerncast.backends.command.benchmark import load, shipped
+from kerncast.core.op import Config, Problem
 from kerncast.data import Dataset
 from kerncast.data.importers.tt_sweep import modules
 from kerncast.data.importers.tt_sweep.vectors import problem_of
-from kerncast.op import Config, Problem
-from kerncast.ops import ttnn_suites
-from kerncast.registry import FAMILIES
-from kerncast.sweeping.tt_sweep import module_vector
+from kerncast.library.ops import ttnn_suites
+from kerncast.library.registry import FAMILIES
+from kerncast.measuring.backends.command import CommandBackend
+from kerncast.measuring.backends.command.asking import _vector
+from kerncast.measuring.backends.command.benchmark import load, shipped
+from kerncast.measuring.sweeping.tt_sweep import module_vector
 
 RUNNER = Path(__file__).with_name("sweeps_runner.py")
 # By family: the op's name as TTNN writes it, its benchmark, its module, axes of a small sweep, and a request.

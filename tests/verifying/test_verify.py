@@ -108,8 +108,8 @@ def changed_part(path, change):
     (part,) = dataset.contents.parts
     rows = change(pl.read_parquet(path / part.file))
     rows.write_parquet(path / part.file)
+    from kerncast.core.io.checksums import file_checksum
     from kerncast.data.schema import content_digest
-    from kerncast.files.checksums import file_checksum
 
     part = msgspec.structs.replace(part, checksum=file_checksum(path / part.file), content=content_digest([rows]))
     dataset._write_file(msgspec.structs.replace(dataset.contents, parts=(part,)))
@@ -198,7 +198,7 @@ def test_nothing_of_the_artefact_is_run_and_links_are_not_followed(copy, tmp_pat
     """No process is started, no code is loaded, whatever the folder holds; a pipe does not hang, a link does not lead away."""
     import subprocess
 
-    from kerncast.compiling import loading
+    from kerncast.native import loading
 
     def never(*args, **options):
         raise AssertionError("something was run")

@@ -1,6 +1,6 @@
 """What Inductor timed in one autotune, as measurements of the families that have such kernels.
 
-The autotunes come from hooks in a running compile (`kerncast.inductor`) or from the logs that Inductor writes itself.
+The autotunes come from hooks in a running compile (`kerncast.torch`) or from the logs that Inductor writes itself.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kerncast.core.device import Device
+from kerncast.core.op import Family
 from kerncast.data import schema
-from kerncast.device import Device
-from kerncast.families.flex_attention_triton import flex_attention_triton
-from kerncast.families.gemm_inductor_cpp import gemm_inductor_cpp
-from kerncast.families.gemm_triton import triton
-from kerncast.families.torch_products import triton_config
-from kerncast.op import Family
+from kerncast.library.families.flex_attention_triton import flex_attention_triton
+from kerncast.library.families.gemm_inductor_cpp import gemm_inductor_cpp
+from kerncast.library.families.gemm_triton import triton
+from kerncast.library.families.torch_products import triton_config
 
 FAILED = "Inductor could not run it, and does not say why"
 # Operators whose C++ kernel takes packed weights, as those of gemm/inductor_cpp do.

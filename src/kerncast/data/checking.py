@@ -7,17 +7,17 @@ from pathlib import Path
 
 import polars as pl
 
+from kerncast.core.io.artefact import ArtefactKind, Findings, PathContents
+from kerncast.core.io.atomic import is_draft
+from kerncast.core.io.foreign import guarded
+from kerncast.core.io.parquet import read_parquet, scan_parquet
+from kerncast.core.op import Family
 from kerncast.data import journal, schema, skipping
 from kerncast.data.dataset import MANIFEST, PIECE_ROWS, Dataset, Part
 from kerncast.data.manifest import OBSERVED
 from kerncast.data.skipping import AGAIN
-from kerncast.declared.declaration import resolve
 from kerncast.errors import BadFile, InvalidValue, KerncastError
-from kerncast.files.artefact import ArtefactKind, Findings, PathContents
-from kerncast.files.atomic import is_draft
-from kerncast.files.foreign import guarded
-from kerncast.files.parquet import read_parquet, scan_parquet
-from kerncast.op import Family
+from kerncast.library.declared.declaration import resolve
 
 
 def check_dataset(findings: Findings) -> None:

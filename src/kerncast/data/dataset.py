@@ -15,6 +15,12 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from kerncast.core.io.atomic import cannot_write, copy_directory, drafted, refuse_existing, write_atomically, write_bytes
+from kerncast.core.io.checksums import file_checksum
+from kerncast.core.io.lock import in_turn
+from kerncast.core.io.places import names_a_file_inside
+from kerncast.core.io.versioned import Versioned
+from kerncast.core.op import Family
 from kerncast.data import schema, skipping
 from kerncast.data.frames import Frame, as_polars, is_frame
 from kerncast.data.hardware import Hardware, latest
@@ -32,14 +38,8 @@ from kerncast.data.manifest import (
 )
 from kerncast.data.skipping import AGAIN
 from kerncast.data.stored_rows import PIECE_ROWS, StoredRows
-from kerncast.declared.declaration import joined_family
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.files.atomic import cannot_write, copy_directory, drafted, refuse_existing, write_atomically, write_bytes
-from kerncast.files.checksums import file_checksum
-from kerncast.files.lock import in_turn
-from kerncast.files.places import names_a_file_inside
-from kerncast.files.versioned import Versioned
-from kerncast.op import Family
+from kerncast.library.declared.declaration import joined_family
 
 __all__ = ["MANIFEST", "PIECE_ROWS", "Dataset", "DatasetFile", "DeviceRecord", "Part", "Source", "merge", "record_of"]
 

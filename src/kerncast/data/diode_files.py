@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
+from kerncast.core.io.foreign import decode_json, key_rule
 from kerncast.errors import BadFile
-from kerncast.families.torch_products import dtype_of
-from kerncast.files.foreign import decode_json, key_rule
+from kerncast.library.families.torch_products import dtype_of
 
 LEVELS = ("hardware", "operation", "solution")
 TIMED = "timed_configs"

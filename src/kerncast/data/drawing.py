@@ -16,9 +16,9 @@ from functools import reduce
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Ints
-from kerncast.op import Family
-from kerncast.parameters import Categorical
+from kerncast.core.arrays import Ints
+from kerncast.core.op import Family
+from kerncast.core.parameters import Categorical
 
 # Problems are told apart by this many values of their hash: a device with 10^8 rows has some thousand rows in each.
 SHARES = 2**16

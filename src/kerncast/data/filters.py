@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from kerncast import software
+from kerncast.core import software
 from kerncast.data.drawing import DrawnProblems
 from kerncast.errors import InvalidValue, NotFound
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from kerncast import devices
-from kerncast.device import Device
+from kerncast.core.device import Device
+from kerncast.library import devices
 
 # A dataset keeps the latest records; those that say the same are one.
 MOST_RECORDS = 8

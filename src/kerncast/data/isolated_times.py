@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Floats, Ints
+from kerncast.core.arrays import Floats, Ints
+from kerncast.core.io.terminal import assignments, duration
+from kerncast.core.op import Family
 from kerncast.data import schema
 from kerncast.data.condensed import OK, halves_of
 from kerncast.data.dataset import Dataset
-from kerncast.op import Family
-from kerncast.writing.terminal import assignments, duration
 
 Report = dict[str, Any]
 

@@ -18,14 +18,14 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Ints
+from kerncast.core.arrays import Ints
+from kerncast.core.io.foreign import decode_json, key_rule
+from kerncast.core.io.lock import is_held
+from kerncast.core.io.versioned import Versioned
+from kerncast.core.op import Family
+from kerncast.core.space import Space
 from kerncast.data import schema
 from kerncast.errors import BadFile
-from kerncast.files.foreign import decode_json, key_rule
-from kerncast.files.lock import is_held
-from kerncast.files.versioned import Versioned
-from kerncast.op import Family
-from kerncast.space import Space
 
 NAME = "journal.jsonl"
 FORMAT = "kerncast-journal"

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Flags, Floats, Ints
+from kerncast.core.arrays import Flags, Floats, Ints
+from kerncast.core.device import Device
+from kerncast.core.op import Family
 from kerncast.data import schema
-from kerncast.device import Device
-from kerncast.devices import get as get_device
 from kerncast.errors import NotFound
-from kerncast.op import Family
+from kerncast.library.devices import get as get_device
 
 DeviceOf = Callable[[str], Device]
 

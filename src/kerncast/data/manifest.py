@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from kerncast.core.device import Device
+from kerncast.core.op import Family
 from kerncast.data import skipping
 from kerncast.data.hardware import Hardware
-from kerncast.declared.declaration import Declaration, declaration_of
-from kerncast.device import Device
-from kerncast.op import Family
+from kerncast.library.declared.declaration import Declaration, declaration_of
 
 FORMAT = "kerncast-dataset"
 VERSION = 1

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast import devices
-from kerncast.arrays import Ints
+from kerncast.core.arrays import Ints
+from kerncast.core.expr import Program
+from kerncast.core.op import Family
 from kerncast.data import hardware, schema
 from kerncast.data.condensed import PLACE, READ, Condensed, condense, names_of
 from kerncast.data.dataset import Dataset
@@ -26,8 +27,7 @@ from kerncast.data.repeats import RowsAt, contradictions, disagreements, noise, 
 from kerncast.data.row_checks import RowChecks, faster_than_possible, measured_though_impossible
 from kerncast.data.summary import noise_of_samples
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.expr import Program
-from kerncast.op import Family
+from kerncast.library import devices
 
 __all__ = ["aliased_configs", "disagreements", "faster_than_possible", "inspect_dataset", "inspect_family", "label_shift",
            "measured_though_impossible"]  # fmt: skip

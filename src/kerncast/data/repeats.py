@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Ints
+from kerncast.core.arrays import Ints
 from kerncast.data.condensed import PLACE, READ, Condensed, condense, halves_of
 
 Report = dict[str, Any]

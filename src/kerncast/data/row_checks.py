@@ -8,14 +8,14 @@ from typing import Any
 
 import polars as pl
 
-from kerncast import devices
+from kerncast.core.expr import Program
+from kerncast.core.op import Family, limits
+from kerncast.core.space import Constraint
 from kerncast.data import schema
 from kerncast.data.condensed import OK, halves_of
 from kerncast.data.label_shift import DeviceOf
 from kerncast.errors import NotFound
-from kerncast.expr import Program
-from kerncast.op import Family, limits
-from kerncast.space import Constraint
+from kerncast.library import devices
 
 Report = dict[str, Any]
 

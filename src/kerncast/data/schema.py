@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from kerncast.core.op import Family, key_digests
+from kerncast.core.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
+from kerncast.core.space import Space
 from kerncast.data.skipping import BadRows
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.op import Family, key_digests
-from kerncast.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
-from kerncast.space import Space
 
 
 class Mislabelled(InvalidValue):
@@ -322,7 +322,7 @@ def distinct_rows(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def row_keys(family: Family, frame: pl.DataFrame) -> pl.Series:
-    """The key of every row: the vectorised form of `kerncast.op.key`."""
+    """The key of every row: the vectorised form of `kerncast.core.op.key`."""
     by_symbol = {f"{space.namespace}.{name}": column for column, (space, name) in parameter_columns(family).items()}
     frame = with_optional(family, frame)
     symbols = (symbol for prefix in ("p.", "c.") for symbol in sorted(name for name in by_symbol if name.startswith(prefix)))

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import msgspec
 import polars as pl
 
+from kerncast.core.io.atomic import write_atomically
+from kerncast.core.io.checksums import file_checksum
+from kerncast.core.io.foreign import guarded
+from kerncast.core.io.parquet import read_parquet
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.atomic import write_atomically
-from kerncast.files.checksums import file_checksum
-from kerncast.files.foreign import guarded
-from kerncast.files.parquet import read_parquet
 
 LINE = "source_line"
 FILE = "skipped.parquet"

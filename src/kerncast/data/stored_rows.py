@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast import devices
-from kerncast.arrays import Ints
+from kerncast.core.arrays import Ints
+from kerncast.core.device import Device
+from kerncast.core.io.checksums import differing
+from kerncast.core.io.foreign import guarded
+from kerncast.core.io.parquet import read_parquet, scan_parquet
+from kerncast.core.op import Family
 from kerncast.data import filters, journal, schema, skipping
 from kerncast.data.drawing import DrawnProblems
 from kerncast.data.hardware import Hardware
 from kerncast.data.manifest import DatasetFile, Part
 from kerncast.data.skipping import AGAIN
-from kerncast.declared.declaration import refuse_another_draft, resolve
-from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.files.checksums import differing
-from kerncast.files.foreign import guarded
-from kerncast.files.parquet import read_parquet, scan_parquet
-from kerncast.op import Family
+from kerncast.library import devices
+from kerncast.library.declared.declaration import refuse_another_draft, resolve
 
 # Rows of which all columns are in memory, where that would be too much for all rows.
 PIECE_ROWS = 131_072

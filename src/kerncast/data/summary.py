@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kerncast.core.io import html
+from kerncast.core.io.terminal import TextTable, distinct, printable
 from kerncast.data.repeats import spread_of
 from kerncast.data.schema import REPEAT_OF
 from kerncast.errors import KerncastError
-from kerncast.writing import html
-from kerncast.writing.terminal import TextTable, distinct, printable
 
 if TYPE_CHECKING:
     from kerncast.data.dataset import Dataset

@@ -11,9 +11,9 @@ from typing import IO
 
 import polars as pl
 
+from kerncast.core.io.foreign import CELL, CHARACTER, COLUMN
 from kerncast.data.skipping import LINE, BadRows, Skips, shortened
 from kerncast.errors import BadFile
-from kerncast.files.foreign import CELL, CHARACTER, COLUMN
 
 __all__ = [
     "FLAGS",

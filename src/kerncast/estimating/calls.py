@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kerncast import dtypes
+from kerncast.core import dtypes
+from kerncast.core.expr import Program, constant
 from kerncast.estimating.formats import activation_type, weight_bytes
-from kerncast.expr import Program, constant
-from kerncast.ops.attention_context import causal_pairs
+from kerncast.library.ops.attention_context import causal_pairs
 
 LAYOUT = "rcr"
 """A linear layer keeps its weights as N rows of K."""

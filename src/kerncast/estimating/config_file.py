@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kerncast.core.io.foreign import JSON, guarded, load_json
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.estimating.decoder import Decoder
 from kerncast.estimating.fields import Fields
 from kerncast.estimating.reading import decoder_of
-from kerncast.files.foreign import JSON, guarded, load_json
 
 CONFIG = "config.json"
 # Some quantisers write what they did to a file of their own.

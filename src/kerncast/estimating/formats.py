@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from kerncast import dtypes
+from kerncast.core import dtypes
 from kerncast.errors import InvalidValue, quoted
 from kerncast.estimating.decoder import Formats
 from kerncast.estimating.fields import Fields

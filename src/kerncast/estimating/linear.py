@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerncast import dtypes
+from kerncast.core import dtypes
 from kerncast.estimating.calls import Call
 from kerncast.estimating.decoder import DeltaAttention
 from kerncast.estimating.deployment import Workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from kerncast import dtypes
+from kerncast.core import dtypes
 from kerncast.estimating.calls import Call, collective, experts, gemm, pairs, passing, quantise
 from kerncast.estimating.decoder import (
     Decoder,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kerncast import dtypes
-from kerncast.device import Device
+from kerncast.core import dtypes
+from kerncast.core.device import Device
 from kerncast.estimating.calls import Call
 from kerncast.estimating.decoder import Decoder, DeltaAttention, GroupedAttention
 from kerncast.estimating.deployment import Deployment, Workload

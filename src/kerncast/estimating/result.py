@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kerncast.device import NOT_MEASURED
+from kerncast.core.device import NOT_MEASURED
+from kerncast.core.io import html
+from kerncast.core.io.bars import Bar, bars_svg
+from kerncast.core.io.terminal import TextTable, assignments, counted, duration, line
 from kerncast.estimating.decoder import Decoder
 from kerncast.estimating.deployment import Deployment, Workload
 from kerncast.estimating.memory import Memory
-from kerncast.writing import html
-from kerncast.writing.bars import Bar, bars_svg
-from kerncast.writing.terminal import TextTable, assignments, counted, duration, line
 
 COLUMNS = ("op", "shape", "calls", "time", "share", "90 % interval", "basis")
 RIGHT = ("calls", "time", "share")

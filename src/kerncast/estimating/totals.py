@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kerncast.device import Device
+from kerncast.core.device import Device
+from kerncast.core.progress import QUIET, Progress
+from kerncast.core.software import also_of, told_also
 from kerncast.errors import KerncastError
 from kerncast.estimating.asking import Answered, Ask
 from kerncast.estimating.calls import COLLECTIVES, Call
@@ -31,8 +33,6 @@ from kerncast.estimating.rooflines import (
     roofline_of,
     spans_nodes,
 )
-from kerncast.progress import QUIET, Progress
-from kerncast.software import also_of, told_also
 
 LEFT_OUT = ("scheduling", "sampling", "tokenising", "the server's own time on the CPU")
 GAPS = "launch gaps"

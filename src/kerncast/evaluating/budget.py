@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from kerncast.arrays import Flags, Floats, Ints
-from kerncast.collecting.active import by_turns
+from kerncast.core.arrays import Flags, Floats, Ints
+from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.unseen import Paths, folded_for, open_all, recipe_of, table_for
+from kerncast.learning.scoring.metrics import figure, resampled
+from kerncast.learning.scoring.splits import folds_by_group
+from kerncast.learning.tables.table import Table
+from kerncast.measuring.active import by_turns
 from kerncast.models.model import Model
-from kerncast.progress import QUIET, Progress
-from kerncast.scoring.metrics import figure, resampled
-from kerncast.scoring.splits import folds_by_group
-from kerncast.tables.table import Table
 from kerncast.training.acquisition import acquisition
 from kerncast.training.procedure import Procedure
 

@@ -11,25 +11,25 @@ from typing import Annotated, Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Floats, Ints
+from kerncast.answering.selector import Selector
+from kerncast.core.arrays import Floats, Ints
+from kerncast.core.io import html
+from kerncast.core.io.help import Help
+from kerncast.core.io.terminal import assignments, counted, distinct, on_device
+from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.points import part_of
 from kerncast.evaluating.text import joined, verdict_blocks
 from kerncast.evaluating.tier_choices import Tried, tier_choices, tiers_in
 from kerncast.evaluating.unseen import Judged, Paths, judged, listed, open_all, table_for, unknown_configs, untrained_labels
+from kerncast.learning.scoring.figures import Figure
+from kerncast.learning.scoring.metrics import figure, resampled
+from kerncast.learning.scoring.scorecard import Predicted
+from kerncast.learning.scoring.trials import TIE_SIGMAS
+from kerncast.learning.tables.table import Table, pooled
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING
-from kerncast.progress import QUIET, Progress
-from kerncast.scoring.figures import Figure
-from kerncast.scoring.metrics import figure, resampled
-from kerncast.scoring.scorecard import Predicted
-from kerncast.scoring.trials import TIE_SIGMAS
-from kerncast.selecting.selector import Selector
-from kerncast.tables.table import Table, pooled
-from kerncast.writing import html
-from kerncast.writing.help import Help
-from kerncast.writing.terminal import assignments, counted, distinct, on_device
 
 BETTER, SAME, WORSE, AMBIGUOUS = "BETTER", "SAME", "WORSE", "AMBIGUOUS"
 # Two models are the same when the interval of the mean difference is within this. A limit may narrow it, never widen it.

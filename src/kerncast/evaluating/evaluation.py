@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Floats, Ints
+from kerncast.core.arrays import Floats, Ints
+from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.points import problem_points, rates, row_points, worst_predictions, worst_problems
@@ -28,14 +29,13 @@ from kerncast.evaluating.unseen import (
     unknown_configs,
     untrained_labels,
 )
+from kerncast.learning.scoring.scorecard import Predicted
+from kerncast.learning.scoring.splits import folds_by_group, folds_by_size
+from kerncast.learning.tables.assess import PORTFOLIO, TRIED_ENOUGH, Learned, assess
+from kerncast.learning.tables.table import Table
 from kerncast.models.conformal import cross_bounds
 from kerncast.models.errors import LEVEL, Errors
 from kerncast.models.model import Model
-from kerncast.progress import QUIET, Progress
-from kerncast.scoring.scorecard import Predicted
-from kerncast.scoring.splits import folds_by_group, folds_by_size
-from kerncast.tables.assess import PORTFOLIO, TRIED_ENOUGH, Learned, assess
-from kerncast.tables.table import Table
 from kerncast.training.folds import cross_validate
 from kerncast.training.procedure import Procedure, Spread
 from kerncast.training.recipe import Recipe

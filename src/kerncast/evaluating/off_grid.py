@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from kerncast.arrays import Floats
+from kerncast.answering.selector import Selector
+from kerncast.core.arrays import Floats
+from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import cross_validated
 from kerncast.evaluating.tier_choices import TierChoices, Tried, tier_choices, tiers_in
 from kerncast.evaluating.unseen import Paths, folded_for, open_all, recipe_of, table_for
+from kerncast.learning.scoring.metrics import figure, resampled
+from kerncast.learning.tables.off_grid import FEWEST_GROUPS, kinds_of
+from kerncast.learning.tables.table import Table
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model
-from kerncast.progress import QUIET, Progress
-from kerncast.scoring.metrics import figure, resampled
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions, build_tiers
-from kerncast.tables.off_grid import FEWEST_GROUPS, kinds_of
-from kerncast.tables.table import Table
+from kerncast.native.tiers.build import TierOptions, build_tiers
 from kerncast.training.folds import Predictions
 from kerncast.training.judging import Trained, lines_by_kind
 from kerncast.training.procedure import Procedure

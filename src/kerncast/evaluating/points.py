@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.scoring.scorecard import Predicted
-from kerncast.tables.table import Table
-from kerncast.work import BANDWIDTH, TFLOPS
+from kerncast.core.work import BANDWIDTH, TFLOPS
+from kerncast.learning.scoring.scorecard import Predicted
+from kerncast.learning.tables.table import Table
 
 # A rate's name → the column with the work it counts, and what a nanosecond of one unit of it is.
 _RATES = {TFLOPS: ("flops", 1e-3), BANDWIDTH: ("bytes", 1.0)}

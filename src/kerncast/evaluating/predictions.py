@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from kerncast.core.io.artefact import ArtefactKind, Findings, PathContents
+from kerncast.core.io.atomic import write_atomically
+from kerncast.core.io.foreign import decode_json, guarded, read_json
+from kerncast.core.io.parquet import parquet_metadata, read_parquet
 from kerncast.data.schema import content_digest
 from kerncast.errors import BadFile, KerncastError
 from kerncast.evaluating.results import Evaluation
-from kerncast.files.artefact import ArtefactKind, Findings, PathContents
-from kerncast.files.atomic import write_atomically
-from kerncast.files.foreign import decode_json, guarded, read_json
-from kerncast.files.parquet import parquet_metadata, read_parquet
-from kerncast.scoring.figures import Figures
+from kerncast.learning.scoring.figures import Figures
 
 KEY, FACTS = "kerncast-predictions", "kerncast-evaluated"
 AGAIN = "evaluate the model again"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from kerncast.scoring.figures import Figure, Figures
-from kerncast.work import BANDWIDTH, TFLOPS
+from kerncast.core.work import BANDWIDTH, TFLOPS
+from kerncast.learning.scoring.figures import Figure, Figures
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as PlotlyFigure

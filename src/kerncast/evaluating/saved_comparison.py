@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Floats
+from kerncast.core.arrays import Floats
+from kerncast.core.io.terminal import assignments, duration, on_device
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.compare import Limits, Verdict, accuracy_of, judge, noise_margin
 from kerncast.evaluating.points import part_of
 from kerncast.evaluating.predictions import AGAIN, Saved, read_evaluated
-from kerncast.scoring.trials import TIE_SIGMAS
-from kerncast.writing.terminal import assignments, duration, on_device
+from kerncast.learning.scoring.trials import TIE_SIGMAS
 
 # Times of the same measurements are the same numbers; this allows for nothing but another way to write them.
 SAME_TIME = 1e-9

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Array, Floats, Ints
-from kerncast.parameters import Bool, Categorical
-from kerncast.scoring.scorecard import Predicted
-from kerncast.tables.table import Table
+from kerncast.core.arrays import Array, Floats, Ints
+from kerncast.core.parameters import Bool, Categorical
+from kerncast.learning.scoring.scorecard import Predicted
+from kerncast.learning.tables.table import Table
 
 Slice = dict[str, Any]
 

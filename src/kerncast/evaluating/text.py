@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kerncast.core.io.terminal import TextTable, assignments, counted, distinct, duration, printable, three_digits
+from kerncast.core.op.limits import sentence
+from kerncast.core.work import BANDWIDTH, TFLOPS
 from kerncast.evaluating.solutions.scoring import said
-from kerncast.op.limits import sentence
-from kerncast.scoring.metrics import LOG_ERRORS
-from kerncast.work import BANDWIDTH, TFLOPS
-from kerncast.writing.terminal import TextTable, assignments, counted, distinct, duration, printable, three_digits
+from kerncast.learning.scoring.metrics import LOG_ERRORS
 
 Block = str | TextTable
 

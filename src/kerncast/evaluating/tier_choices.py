@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Flags, Floats, Ints
+from kerncast.answering.selector import Selector
+from kerncast.core.arrays import Flags, Floats, Ints
+from kerncast.core.op import Config, Family, Problem
+from kerncast.learning.tables.table import Table, row_numbers
 from kerncast.models.answer import Answer, Tier
 from kerncast.models.tier import CHOOSING
-from kerncast.op import Config, Family, Problem
-from kerncast.selecting.selector import Selector
-from kerncast.tables.table import Table, row_numbers
 
 # The row of a config that was not tried on the problem, and of a problem without any config to run.
 NOT_TRIED, NOTHING = -1, -2

@@ -11,9 +11,9 @@ import polars as pl
 
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
+from kerncast.learning.tables.measurements import Folded, read_measurements, resolved_software, rows_where
+from kerncast.learning.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
 from kerncast.models.model import Model
-from kerncast.tables.measurements import Folded, read_measurements, resolved_software, rows_where
-from kerncast.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import expand
 

@@ -7,15 +7,15 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from kerncast.core.io import html
+from kerncast.core.io.terminal import assignments, duration, known, printable, three_digits
+from kerncast.core.op import Config, Family, Problem
+from kerncast.core.parameters import Bool, Categorical
+from kerncast.core.work import BANDWIDTH, TFLOPS
 from kerncast.models.limits.envelope import Verdict
 from kerncast.models.limits.trained import OutOfRange
 from kerncast.models.statuses import Answered
 from kerncast.models.tier import Tier
-from kerncast.op import Config, Family, Problem
-from kerncast.parameters import Bool, Categorical
-from kerncast.work import BANDWIDTH, TFLOPS
-from kerncast.writing import html
-from kerncast.writing.terminal import assignments, duration, known, printable, three_digits
 
 __all__ = [
     "Answer",

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from kerncast.arrays import Flags, Floats, Ints
+from kerncast.core.arrays import Flags, Floats, Ints
+from kerncast.core.device import Device
+from kerncast.core.expr import Program
+from kerncast.core.op import Config, Problem
 from kerncast.data import schema
-from kerncast.device import Device
 from kerncast.errors import InvalidValue
-from kerncast.expr import Program
 from kerncast.models.answer import Answer, Tier, as_judged, refused_outside, without_choice
 from kerncast.models.candidates import Candidates, by_share, library_rows
 from kerncast.models.limits.choices import Expectation, expectation_of
@@ -25,7 +26,6 @@ from kerncast.models.limits.trained import OutOfRange
 from kerncast.models.problem_frames import bare, config_columns, configs_at, problem_frame, problems_in, vectors_in
 from kerncast.models.rules import Rule, config_rules, model_rules, problem_rules
 from kerncast.models.statuses import Answered
-from kerncast.op import Config, Problem
 
 if TYPE_CHECKING:
     from kerncast.models.model import Bests, Model

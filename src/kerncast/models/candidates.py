@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Flags, Floats, Ints
+from kerncast.core.arrays import Flags, Floats, Ints
+from kerncast.core.device import Device
+from kerncast.core.expr import Program
 from kerncast.data import schema
-from kerncast.device import Device
 from kerncast.errors import InvalidValue
-from kerncast.expr import Program
 from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.problem_frames import problem_frame
 from kerncast.models.rules import config_rules, model_rules

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kerncast import rates
+from kerncast.core import rates
+from kerncast.core.io import html, markdown
+from kerncast.core.io.terminal import distinct
+from kerncast.learning.scoring.splits import CONFIG
 from kerncast.models.limits.trained import fact_words, range_words
 from kerncast.models.manifest import Manifest
-from kerncast.scoring.splits import CONFIG
-from kerncast.writing import html, markdown
-from kerncast.writing.terminal import distinct
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import polars as pl
 
+from kerncast.core.io.artefact import ArtefactKind, Findings, PathContents
 from kerncast.data import schema
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.artefact import ArtefactKind, Findings, PathContents
 from kerncast.models.limits.choices import SERVING
 from kerncast.models.manifest import (
     CANDIDATES,

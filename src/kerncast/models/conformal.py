@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from kerncast.arrays import Floats, Ints
+from kerncast.core.arrays import Floats, Ints
 from kerncast.models.errors import LEVEL, Errors, joined, tails
 from kerncast.models.limits.widening import Beyond, Sizes, Traits, fit_beyond
 

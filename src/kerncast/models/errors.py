@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kerncast.arrays import Array, Floats, Ints
+from kerncast.core.arrays import Array, Floats, Ints
 
 LEVEL = 0.90
 

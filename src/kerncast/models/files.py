@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from kerncast.core.io.foreign import guarded, read_json
+from kerncast.core.io.parquet import read_parquet
+from kerncast.core.op import Family
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.files.foreign import guarded, read_json
-from kerncast.files.parquet import read_parquet
+from kerncast.learning.scoring.figures import Figures
 from kerncast.models.labels import Labels, labels_of
 from kerncast.models.limits.choices import SERVING, Serving, read_serving
 from kerncast.models.limits.configs import worked_on
 from kerncast.models.manifest import CANDIDATES, EVALUATION, LABELS, PREDICTIONS, PROBLEMS, Manifest
-from kerncast.op import Family
-from kerncast.scoring.figures import Figures
 
 if TYPE_CHECKING:
     from kerncast.models.given import GivenConfigs

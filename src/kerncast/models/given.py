@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Flags
+from kerncast.core.arrays import Flags
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
 from kerncast.models.labels import Labels

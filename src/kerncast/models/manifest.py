@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
+from kerncast.core.device import Device
+from kerncast.core.io.checksums import file_checksum
+from kerncast.core.io.places import names_a_file_inside
+from kerncast.core.io.versioned import Versioned
 from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.data.dataset import DeviceRecord
-from kerncast.declared.declaration import Declaration
-from kerncast.device import Device
 from kerncast.errors import BadFile, NotFound
-from kerncast.files.checksums import file_checksum
-from kerncast.files.places import names_a_file_inside
-from kerncast.files.versioned import Versioned
+from kerncast.library.declared.declaration import Declaration
 from kerncast.models.conformal import Interval
 from kerncast.models.limits.devices import Elsewhere
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Floats, Ints
+from kerncast.core.arrays import Floats, Ints
+from kerncast.core.op import Family
 from kerncast.errors import InvalidValue
+from kerncast.learning.scoring.trials import Trials
+from kerncast.learning.tables.table import Table
 from kerncast.models.labels import Labels, labels_of
-from kerncast.op import Family
-from kerncast.scoring.trials import Trials
-from kerncast.tables.table import Table
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

@@ -14,21 +14,25 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from kerncast import devices
-from kerncast.arrays import Flags, Floats, Ints
+from kerncast.core.arrays import Flags, Floats, Ints
+from kerncast.core.device import Device
+from kerncast.core.expr import Program
+from kerncast.core.io.atomic import copy_directory
+from kerncast.core.io.foreign import key_rule
+from kerncast.core.io.places import given_path
+from kerncast.core.io.terminal import printable
+from kerncast.core.op import Family, Problem
 from kerncast.data import schema
 from kerncast.data.frames import Frame, as_polars, is_frame, with_columns
-from kerncast.declared.declaration import resolve
-from kerncast.device import Device
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
-from kerncast.expr import Program
-from kerncast.files.atomic import copy_directory
-from kerncast.files.foreign import key_rule
-from kerncast.files.places import given_path
-from kerncast.learners.contract import Learner
-from kerncast.learners.kinds import learner_class
-from kerncast.learners.lightgbm_text import refuse_other_names
-from kerncast.learners.target import Target
+from kerncast.learning.learners.contract import Learner
+from kerncast.learning.learners.kinds import learner_class
+from kerncast.learning.learners.lightgbm_text import refuse_other_names
+from kerncast.learning.learners.target import Target
+from kerncast.learning.scoring.scorecard import Predicted
+from kerncast.learning.tables.feature_rows import Featurizer, Rows
+from kerncast.library import devices
+from kerncast.library.declared.declaration import resolve
 from kerncast.models.answer import Answer
 from kerncast.models.answerer import PythonAnswerer
 from kerncast.models.card import card_html, summary_line
@@ -42,10 +46,6 @@ from kerncast.models.manifest import MANIFEST, Manifest, read_manifest
 from kerncast.models.problem_frames import DEVICE, respelled
 from kerncast.models.products import Product, products_of, whole_problem
 from kerncast.models.rules import model_rules
-from kerncast.op import Family, Problem
-from kerncast.scoring.scorecard import Predicted
-from kerncast.tables.feature_rows import Featurizer, Rows
-from kerncast.writing.terminal import printable
 
 BLOCK_ROWS = 16_384
 Bests = Callable[[pl.DataFrame], tuple[Ints, Floats]]

@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
+from kerncast.core.device import PEAK, Device, hardware_namespace
+from kerncast.core.expr import Program
+from kerncast.core.op import Family
 from kerncast.data import schema
-from kerncast.device import PEAK, Device, hardware_namespace
-from kerncast.expr import Program
-from kerncast.op import Family
 
 ROOFLINE = "roofline_ns"
 # Problems that are computed one by one.

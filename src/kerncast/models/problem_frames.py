@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from kerncast import devices, dtypes
-from kerncast.arrays import Ints
+from kerncast.core import dtypes
+from kerncast.core.arrays import Ints
+from kerncast.core.device import Device
+from kerncast.core.op import Config, Family, Problem
+from kerncast.core.parameters import Categorical
 from kerncast.data import schema
-from kerncast.device import Device
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.op import Config, Family, Problem
-from kerncast.parameters import Categorical
+from kerncast.library import devices
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Flags, Ints
-from kerncast.device import hardware_namespace
+from kerncast.core.arrays import Flags, Ints
+from kerncast.core.device import hardware_namespace
+from kerncast.core.expr import Expr, Symbol
+from kerncast.core.op import Family
+from kerncast.core.parameters import Int
 from kerncast.errors import InvalidValue
-from kerncast.expr import Expr, Symbol
-from kerncast.learners.kinds import learner_class
+from kerncast.learning.learners.kinds import learner_class
 from kerncast.models.limits.trained import Coverage
 from kerncast.models.manifest import Manifest
-from kerncast.op import Family
-from kerncast.parameters import Int
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

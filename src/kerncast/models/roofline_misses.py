@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Floats
+from kerncast.core.arrays import Floats
+from kerncast.core.io.atomic import write_bytes
+from kerncast.core.io.versioned import Versioned
 from kerncast.errors import InvalidValue
-from kerncast.files.atomic import write_bytes
-from kerncast.files.versioned import Versioned
 from kerncast.models.errors import LEVEL
 
 FORMAT, VERSION = "kerncast-roofline-misses", 1

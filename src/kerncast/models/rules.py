@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kerncast.device import Device
-from kerncast.op import Family
-from kerncast.tables.rules import Rule, config_rules, family_rules, namespaces, problem_rules
+from kerncast.core.device import Device
+from kerncast.core.op import Family
+from kerncast.learning.tables.rules import Rule, config_rules, family_rules, namespaces, problem_rules
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

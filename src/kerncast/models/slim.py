@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import polars as pl
 
+from kerncast.core.io.atomic import build_directory, refuse_unwritable
+from kerncast.core.io.checksums import file_checksum
+from kerncast.core.io.versioned import json_text
 from kerncast.errors import InvalidValue
-from kerncast.files.atomic import build_directory, refuse_unwritable
-from kerncast.files.checksums import file_checksum
-from kerncast.files.versioned import json_text
-from kerncast.learners.gbdt import Gbdt
+from kerncast.learning.learners.gbdt import Gbdt
 from kerncast.models.limits.choices import SERVING, serving_of
 from kerncast.models.manifest import CANDIDATES, CARD, EVALUATION, IMPORTANCES, LABELS, write_manifest
 

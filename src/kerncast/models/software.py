@@ -1,6 +1,6 @@
 """The software that a model was trained on (compiler, driver, kernels, commit), as recorded in its data.
 
-`kerncast.software` says what a text names, and by which names one asks for it.
+`kerncast.core.software` says what a text names, and by which names one asks for it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from kerncast.software import FRAMEWORK, Name, is_cut, is_same, names, parts, short_name
+from kerncast.core.software import FRAMEWORK, Name, is_cut, is_same, names, parts, short_name
 
 __all__ = ["UNKNOWN", "Name", "digest", "is_cut", "is_same", "names", "parts", "short", "telling", "trained"]
 

@@ -17,10 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kerncast.core.io.places import data_folder, open_above
+from kerncast.core.io.shell import word
+from kerncast.core.io.terminal import printable
 from kerncast.errors import BadFile, CannotWrite
-from kerncast.files.places import data_folder, open_above
-from kerncast.writing.shell import word
-from kerncast.writing.terminal import printable
 
 if TYPE_CHECKING:  # it need not be loaded to read the list
     from kerncast.models.model import Model

@@ -15,10 +15,10 @@ import time
 import numpy as np
 import polars as pl
 
-from kerncast.backends import get_backend
+from kerncast.core.op import Config, Problem, key_text
 from kerncast.data import Dataset
-from kerncast.op import Config, Problem, key_text
-from kerncast.tables.table import load_table
+from kerncast.learning.tables.table import load_table
+from kerncast.measuring.backends import get_backend
 
 DTYPES = {"fp32": np.float32, "fp64": np.float64}
 ROUNDS = 9

@@ -16,11 +16,11 @@ import polars as pl
 
 from kerncast.data import Dataset, schema
 from kerncast.evaluating import Limits, Verdict, compare
+from kerncast.learning.scoring.scorecard import Predicted
+from kerncast.learning.tables.feature_rows import Rows
+from kerncast.learning.tables.table import NOT_TRIED
 from kerncast.models.limits.record import CARRIED
 from kerncast.models.model import Model
-from kerncast.scoring.scorecard import Predicted
-from kerncast.tables.feature_rows import Rows
-from kerncast.tables.table import NOT_TRIED
 
 NOT_COMPARABLE = "NOT COMPARABLE"
 """The verdict where no problem can be used."""

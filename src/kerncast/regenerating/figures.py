@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from kerncast.backends.cpu.build import find_compiler
+from kerncast.answering.selector import Selector
+from kerncast.core.io.terminal import assignments
+from kerncast.core.op import Family, Problem, key_text
 from kerncast.data.dataset import Dataset
 from kerncast.errors import KerncastError, NotFound
 from kerncast.evaluating import Evaluation, evaluate
 from kerncast.evaluating.report import write_report
 from kerncast.evaluating.tier_lines import drawn_problems
-from kerncast.exporting.project import write_project
+from kerncast.library.ops.gemm import gemm
+from kerncast.measuring.backends.cpu.build import find_compiler
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING
-from kerncast.op import Family, Problem, key_text
-from kerncast.ops.gemm import gemm
-from kerncast.selecting.selector import Selector
-from kerncast.writing.terminal import assignments
+from kerncast.native.exporters.project import write_project
 
 if TYPE_CHECKING:
     from kerncast.regenerating.loop import Facts, FamilyRun

@@ -19,10 +19,10 @@ import polars as pl
 
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
+from kerncast.learning.tables.measurements import CONDITIONS
+from kerncast.learning.tables.table import NOT_TRIED
 from kerncast.models.limits.record import CARRIED
 from kerncast.models.model import Model
-from kerncast.tables.measurements import CONDITIONS
-from kerncast.tables.table import NOT_TRIED
 
 # The backend of rows that torch.compile timed.
 LISTENED = "torch.compile"

@@ -17,24 +17,24 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from kerncast.collecting.run import Request, Stop, collect, never
+from kerncast.core.io.atomic import write_bytes
+from kerncast.core.io.lock import one_writer
+from kerncast.core.io.versioned import json_text
+from kerncast.core.op import Family
+from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset
 from kerncast.data.importers import Options, import_files
 from kerncast.errors import BadFile
 from kerncast.evaluating.compare import SAME
-from kerncast.files.atomic import write_bytes
-from kerncast.files.lock import one_writer
-from kerncast.files.versioned import json_text
+from kerncast.library.registry import FAMILIES
+from kerncast.measuring.run import Request, Stop, collect, never
+from kerncast.measuring.sweeping import Vectors, write_vectors
 from kerncast.models.model import Model
-from kerncast.op import Family
-from kerncast.progress import QUIET, Progress
+from kerncast.models.store.store import Changed, Store
 from kerncast.regenerating import figures, planning
 from kerncast.regenerating import state as states
 from kerncast.regenerating.comparing import NOT_COMPARABLE, compare_fairly
 from kerncast.regenerating.routine import ImportSection, Routine
-from kerncast.registry import FAMILIES
-from kerncast.store.store import Changed, Store
-from kerncast.sweeping import Vectors, write_vectors
 from kerncast.training.train import train
 
 # Verdicts besides those of `compare`: there was no old model, or it could not be read.

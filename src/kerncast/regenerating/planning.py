@@ -10,25 +10,25 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from kerncast import devices
-from kerncast.collecting.plan import Measuring, Runner, runner
+from kerncast.core.device import Device
+from kerncast.core.expr import Program
+from kerncast.core.io.shell import word
+from kerncast.core.op import Family
 from kerncast.data.importers import get_importer
-from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.evaluating import Limits
 from kerncast.evaluating.report import check_can_report
-from kerncast.expr import Program
-from kerncast.families.gemm_cpu import config_set, gemm_cpu
-from kerncast.learners.kinds import learner_class
-from kerncast.op import Family
-from kerncast.problems import parse_vary
+from kerncast.learning.learners.kinds import learner_class
+from kerncast.library import devices
+from kerncast.library.families.gemm_cpu import config_set, gemm_cpu
+from kerncast.library.problems import parse_vary
+from kerncast.library.registry import FAMILIES
+from kerncast.measuring.plan import Measuring, Runner, runner
+from kerncast.measuring.sweeping import Selection, SuiteSweep, Sweep, open_sweep, parse_selection
+from kerncast.models.store.store import Store
 from kerncast.regenerating.routine import ImportSection, Routine
-from kerncast.registry import FAMILIES
-from kerncast.store.store import Store
-from kerncast.sweeping import Selection, SuiteSweep, Sweep, open_sweep, parse_selection
 from kerncast.training.procedure import Procedure, tuning_ranges
 from kerncast.training.recipe import Recipe
-from kerncast.writing.shell import word
 
 # How a benchmark asks for a setting that is missing or wrong.
 SETTING = "`settings` "

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kerncast.collecting.request import never
+from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import KerncastError
-from kerncast.progress import QUIET, Progress
+from kerncast.measuring.request import never
+from kerncast.models.store.store import Store
 from kerncast.regenerating import state as states
 from kerncast.regenerating.loop import Listening, regenerate
 from kerncast.regenerating.planning import plan
 from kerncast.regenerating.routine import load
-from kerncast.store.store import Store
 
 ROUTINE = "quickstart"
 # Changes of the routine.

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from kerncast.backends.command.benchmark import toml_text
+from kerncast.core.io.artefact import kind_of_toml
+from kerncast.core.io.foreign import decode_toml, guarded
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.artefact import kind_of_toml
-from kerncast.files.foreign import decode_toml, guarded
-from kerncast.learners.target import NAMES as TARGETS
-from kerncast.store.store import DEFAULT, check_name
+from kerncast.learning.learners.target import NAMES as TARGETS
+from kerncast.measuring.backends.command.benchmark import toml_text
+from kerncast.models.store.store import DEFAULT, check_name
 
 SHIPPED = "routines"
 # The family that numpy can race against.

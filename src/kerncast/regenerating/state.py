@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
+from kerncast.core.io.artefact import ArtefactKind, Findings
+from kerncast.core.io.atomic import is_draft, write_bytes
+from kerncast.core.io.versioned import Versioned
 from kerncast.errors import InvalidValue
-from kerncast.files.artefact import ArtefactKind, Findings
-from kerncast.files.atomic import is_draft, write_bytes
-from kerncast.files.versioned import Versioned
 from kerncast.regenerating.routine import STEPS, Routine
 from kerncast.version import __version__
 

@@ -13,23 +13,23 @@ from typing import Any
 
 import polars as pl
 
+from kerncast.core.io.atomic import refuse_unwritable, replace_directory, scratch_folder
+from kerncast.core.io.terminal import printable
+from kerncast.core.progress import QUIET, Progress
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.evaluating import Limits, Verdict, compare
 from kerncast.evaluating.compare import AMBIGUOUS, BETTER, SAME, WORSE
-from kerncast.files.atomic import refuse_unwritable, replace_directory, scratch_folder
 from kerncast.models import software as softwares
 from kerncast.models.manifest import MANIFEST, manifest_alone
 from kerncast.models.model import Model
-from kerncast.progress import QUIET, Progress
+from kerncast.models.store.entry import PREVIOUS
+from kerncast.models.store.store import ENTRY, Changed, Entry, Store
 from kerncast.regenerating.comparing import NOT_COMPARABLE, compare_fairly
 from kerncast.regenerating.fresh_rows import HOW, Fresh, fresh_rows, kept_rows
 from kerncast.regenerating.loop import Facts, walk
-from kerncast.store.entry import PREVIOUS
-from kerncast.store.store import ENTRY, Changed, Entry, Store
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
-from kerncast.writing.terminal import printable
 
 NOTHING_NEW, TOO_FEW, PLANNED = "NOTHING NEW", "TOO FEW", "PLANNED"
 # Verdicts with which the new model takes the place of the old one.

@@ -24,11 +24,11 @@ from typing import Any, ClassVar
 import polars as pl
 from msgspec import structs
 
-from kerncast.collecting.messages import Policy
-from kerncast.collecting.run import Request, Summary, collect
+from kerncast.core.op import Config, Family, Problem
 from kerncast.data import Dataset, schema
-from kerncast.op import Config, Family, Problem
-from kerncast.registry import FAMILIES
+from kerncast.library.registry import FAMILIES
+from kerncast.measuring.messages import Policy
+from kerncast.measuring.run import Request, Summary, collect
 from kerncast.testing.faults import EXPECTED, FAULTY, Analytic, Faulty, Instant, analytic_ns, planned, vector_text
 
 __all__ = [

@@ -13,17 +13,17 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kerncast.arrays import Floats, Ints
-from kerncast.compiling.binding import Binding
-from kerncast.compiling.encoding import MISSING, encode
-from kerncast.compiling.header import schema_number
-from kerncast.compiling.lower import Artefact
+from kerncast.core.arrays import Floats, Ints
+from kerncast.core.expr import Program
+from kerncast.core.parameters import Int
 from kerncast.data import schema
-from kerncast.expr import Program
 from kerncast.models.limits.configs import problem_numbers
 from kerncast.models.model import Model
 from kerncast.models.problem_frames import problem_frame
-from kerncast.parameters import Int
+from kerncast.native.binding import Binding
+from kerncast.native.encoding import MISSING, encode
+from kerncast.native.header import schema_number
+from kerncast.native.lower import Artefact
 from kerncast.testing.repeats import soaking
 
 # Sanitizers watch the most without optimization, and a compiler is done in a third of the time.

@@ -20,22 +20,22 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from kerncast.compiling.binding import Binding
-from kerncast.compiling.blob.binding import BlobBinding, compiled_runtime
-from kerncast.compiling.blob.sections import blob
-from kerncast.compiling.c99 import c_source
-from kerncast.compiling.encoding import MISSING, encode
-from kerncast.compiling.header import c_header, schema_number
-from kerncast.compiling.interpreter import Interpreter
-from kerncast.compiling.lower import lower
+from kerncast.answering.selector import Selector
+from kerncast.core.op import Problem
 from kerncast.errors import InvalidValue
-from kerncast.exporting.golden import golden_vectors
-from kerncast.exporting.project import write_project
 from kerncast.models.answer import Pin
 from kerncast.models.tier import CHOOSING
-from kerncast.op import Problem
-from kerncast.selecting.selector import Selector
-from kerncast.selecting.tiers.build import TierOptions, build_tiers
+from kerncast.native.binding import Binding
+from kerncast.native.blob.binding import BlobBinding, compiled_runtime
+from kerncast.native.blob.sections import blob
+from kerncast.native.c99 import c_source
+from kerncast.native.encoding import MISSING, encode
+from kerncast.native.exporters.golden import golden_vectors
+from kerncast.native.exporters.project import write_project
+from kerncast.native.header import c_header, schema_number
+from kerncast.native.interpreter import Interpreter
+from kerncast.native.lower import lower
+from kerncast.native.tiers.build import TierOptions, build_tiers
 from kerncast.testing.exported import (
     COMPILERS,
     CPP_STRICT,

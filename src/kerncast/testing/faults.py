@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from kerncast import devices
-from kerncast.backends import get_backend
-from kerncast.backends.contract import Backend, Failed, Prepared
-from kerncast.device import Device
-from kerncast.op import Config, Problem
+from kerncast.core.device import Device
+from kerncast.core.op import Config, Problem
+from kerncast.library import devices
+from kerncast.measuring.backends import get_backend
+from kerncast.measuring.backends.contract import Backend, Failed, Prepared
 
 PLAN = "KERNCAST_TEST_FAULTS"
 FAULTY = "kerncast.testing.faults:Faulty"

@@ -17,21 +17,21 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 
-from kerncast import devices
-from kerncast.arrays import Floats
+from kerncast.core.arrays import Floats
+from kerncast.core.op import Family
 from kerncast.data import Dataset, schema
 from kerncast.errors import KerncastError
-from kerncast.learners.contract import Fitting, Learner, options_of
-from kerncast.learners.kinds import learner_class
-from kerncast.learners.target import default_target
+from kerncast.learning.learners.contract import Fitting, Learner, options_of
+from kerncast.learning.learners.kinds import learner_class
+from kerncast.learning.learners.target import default_target
+from kerncast.learning.scoring.splits import held_out
+from kerncast.learning.tables.feature_rows import Rows
+from kerncast.learning.tables.measurements import MAD_TO_SIGMA
+from kerncast.learning.tables.table import Table, build_table
+from kerncast.library import devices
+from kerncast.library.registry import FAMILIES
 from kerncast.models.manifest import MANIFEST
 from kerncast.models.model import Model
-from kerncast.op import Family
-from kerncast.registry import FAMILIES
-from kerncast.scoring.splits import held_out
-from kerncast.tables.feature_rows import Rows
-from kerncast.tables.measurements import MAD_TO_SIGMA
-from kerncast.tables.table import Table, build_table
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from kerncast.arrays import Floats, Ints
-from kerncast.tables.feature_rows import Rows
-from kerncast.tables.table import Table
+from kerncast.core.arrays import Floats, Ints
+from kerncast.learning.tables.feature_rows import Rows
+from kerncast.learning.tables.table import Table
 from kerncast.training.procedure import Procedure
 
 # Learners that differ in their seed and in the half of the groups they saw: where they disagree, the model is unsure.

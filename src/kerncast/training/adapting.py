@@ -16,14 +16,20 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Flags, Floats, Ints
+from kerncast.core.arrays import Flags, Floats, Ints
+from kerncast.core.device import Device
+from kerncast.core.io.atomic import build_directory, refuse_unwritable
+from kerncast.core.io.checksums import file_checksum
+from kerncast.core.parameters import Categorical
+from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset
-from kerncast.device import Device
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.files.atomic import build_directory, refuse_unwritable
-from kerncast.files.checksums import file_checksum
-from kerncast.learners.contract import label_weights
-from kerncast.learners.gbdt import Gbdt
+from kerncast.learning.learners.contract import label_weights
+from kerncast.learning.learners.gbdt import Gbdt
+from kerncast.learning.scoring.splits import folds_by_group
+from kerncast.learning.tables.feature_rows import Rows
+from kerncast.learning.tables.measurements import Folded, read_measurements
+from kerncast.learning.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
 from kerncast.models import trust
 from kerncast.models.limits.choices import SERVING, Serving, expectation_of
 from kerncast.models.limits.configs import FEWEST, Reach, reach_of, worked_on
@@ -31,12 +37,6 @@ from kerncast.models.limits.devices import away_from
 from kerncast.models.manifest import write_manifest
 from kerncast.models.measured import measured_by_model
 from kerncast.models.model import Model
-from kerncast.parameters import Categorical
-from kerncast.progress import QUIET, Progress
-from kerncast.scoring.splits import folds_by_group
-from kerncast.tables.feature_rows import Rows
-from kerncast.tables.measurements import Folded, read_measurements
-from kerncast.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
 from kerncast.training.folds import Predictions
 from kerncast.training.judging import Trained
 from kerncast.training.procedure import Procedure

@@ -16,20 +16,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kerncast.arrays import Flags
+from kerncast.core.arrays import Flags
+from kerncast.core.io.versioned import json_text
+from kerncast.core.op import Family
 from kerncast.errors import InvalidValue
-from kerncast.files.versioned import json_text
-from kerncast.learners.contract import Options
-from kerncast.learners.gbdt import Gbdt, GbdtOptions
-from kerncast.learners.lightgbm_text import parse_forest
-from kerncast.learners.target import Target
+from kerncast.learning.learners.contract import Options
+from kerncast.learning.learners.gbdt import Gbdt, GbdtOptions
+from kerncast.learning.learners.lightgbm_text import parse_forest
+from kerncast.learning.learners.target import Target
+from kerncast.learning.scoring.splits import folds_by_group, held_out
+from kerncast.learning.tables.feature_rows import Featurizer
+from kerncast.learning.tables.table import Table
 from kerncast.models.ck.layout import HARDWARE, LAYOUTS, SPEC, TARGETS, TRAINING, Layout, target_of
 from kerncast.models.ck.reading import Forests, read_forests
 from kerncast.models.model import Model
-from kerncast.op import Family
-from kerncast.scoring.splits import folds_by_group, held_out
-from kerncast.tables.feature_rows import Featurizer
-from kerncast.tables.table import Table
 from kerncast.training.procedure import Procedure
 from kerncast.training.side_by_side import Fit, run_fits
 from kerncast.training.warm_start import HELD_OUT

@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from kerncast.arrays import Flags, Floats, Ints
+from kerncast.core.arrays import Flags, Floats, Ints
+from kerncast.core.io.atomic import replace_file
 from kerncast.errors import BadFile
-from kerncast.files.atomic import replace_file
-from kerncast.learners.contract import Learner, read_arrays, write_arrays
-from kerncast.scoring.scorecard import choice_figures
-from kerncast.scoring.splits import CONFIG, folds_by_group
-from kerncast.tables.off_grid import Kind, kinds_of
-from kerncast.tables.table import Table
+from kerncast.learning.learners.contract import Learner, read_arrays, write_arrays
+from kerncast.learning.scoring.scorecard import choice_figures
+from kerncast.learning.scoring.splits import CONFIG, folds_by_group
+from kerncast.learning.tables.off_grid import Kind, kinds_of
+from kerncast.learning.tables.table import Table
 from kerncast.training.left_out import DevicePart, device_parts
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe

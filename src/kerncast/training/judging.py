@@ -9,18 +9,18 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Floats, Ints
-from kerncast.learners.contract import Learner
+from kerncast.core.arrays import Floats, Ints
+from kerncast.learning.learners.contract import Learner
+from kerncast.learning.scoring.scorecard import Predicted, scorecard
+from kerncast.learning.scoring.splits import CONFIG
+from kerncast.learning.tables import assess
+from kerncast.learning.tables.off_grid import Kind
+from kerncast.learning.tables.table import Table
 from kerncast.models.conformal import Interval, calibrate, cross_bounds, widened_like
 from kerncast.models.errors import Errors
 from kerncast.models.limits.devices import Elsewhere
 from kerncast.models.limits.widening import Sizes, Traits, known_measure, octaves_outside
 from kerncast.models.model import Model
-from kerncast.scoring.scorecard import Predicted, scorecard
-from kerncast.scoring.splits import CONFIG
-from kerncast.tables import assess
-from kerncast.tables.off_grid import Kind
-from kerncast.tables.table import Table
 from kerncast.training.folds import Predictions
 from kerncast.training.left_out import DevicePart, judge_left_out
 from kerncast.training.recipe import Recipe

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kerncast.arrays import Floats, Ints
+from kerncast.core.arrays import Floats, Ints
+from kerncast.learning.tables.table import Table
 from kerncast.models.limits.devices import FEWEST_DEVICES, DeviceErrors, Elsewhere, calibrate_elsewhere, nearest, numbers_read
-from kerncast.tables.table import Table
 
 # How errors grow with the distance is seen in a sample of whole groups; each device that is left out costs one more fit.
 MOST_FITTED, MOST_JUDGED = 20_000, 4_000

@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kerncast.arrays import Floats
+from kerncast.core.arrays import Floats
+from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.learners.contract import Fitting, Learner, Options, options_of
-from kerncast.learners.kinds import learner_class
-from kerncast.learners.target import Target
+from kerncast.learning.learners.contract import Fitting, Learner, Options, options_of
+from kerncast.learning.learners.kinds import learner_class
+from kerncast.learning.learners.target import Target
+from kerncast.learning.scoring.splits import folds_by_group, held_out
+from kerncast.learning.tables.table import Table
 from kerncast.models.limits.configs import chosen_last, never_worked
-from kerncast.progress import QUIET, Progress
-from kerncast.scoring.splits import folds_by_group, held_out
-from kerncast.tables.table import Table
 from kerncast.training.recipe import Recipe
 
 # Mining judges each problem with models that did not see it: this many folds within the training data.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.learners.target import Target, default_target
-from kerncast.scoring.splits import CONFIG
-from kerncast.tables.table import Table
+from kerncast.learning.learners.target import Target, default_target
+from kerncast.learning.scoring.splits import CONFIG
+from kerncast.learning.tables.table import Table
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
-from kerncast.learners.contract import WORTH_THREADS
-from kerncast.learners.kinds import learner_class
-from kerncast.progress import Progress
-from kerncast.tables.table import Table
+from kerncast.core.progress import Progress
+from kerncast.learning.learners.contract import WORTH_THREADS
+from kerncast.learning.learners.kinds import learner_class
+from kerncast.learning.tables.table import Table
 from kerncast.training.procedure import Procedure
 
 # Every fit copies the features that it learns from; all copies together take at most this much memory.

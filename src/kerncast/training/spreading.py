@@ -10,13 +10,13 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util import register_serializer
 
-from kerncast.collecting.fleet.letters import release
-from kerncast.declared.declaration import Declaration, declaration_of, declared_family
+from kerncast.core.op import Family
+from kerncast.core.progress import QUIET
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.op import Family
-from kerncast.progress import QUIET
-from kerncast.registry import FAMILIES
-from kerncast.tables.table import Table
+from kerncast.learning.tables.table import Table
+from kerncast.library.declared.declaration import Declaration, declaration_of, declared_family
+from kerncast.library.registry import FAMILIES
+from kerncast.measuring.fleet.letters import release
 from kerncast.training.procedure import Procedure
 from kerncast.training.side_by_side import Fit
 

@@ -12,19 +12,23 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Array
+from kerncast.core.arrays import Array
+from kerncast.core.device import PEAK
+from kerncast.core.io.atomic import build_directory, refuse_unwritable
+from kerncast.core.io.checksums import own_checksums
+from kerncast.core.io.versioned import json_text
+from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset, record_of
 from kerncast.data.isolated_times import isolated_times, report_of
 from kerncast.data.schema import parameter_columns
-from kerncast.declared.declaration import declaration_of
-from kerncast.device import PEAK
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.files.atomic import build_directory, refuse_unwritable
-from kerncast.files.checksums import own_checksums
-from kerncast.files.versioned import json_text
-from kerncast.learners.contract import Learner
-from kerncast.learners.mlp_csv import Network
-from kerncast.learners.target import Target
+from kerncast.learning.learners.contract import Learner
+from kerncast.learning.learners.mlp_csv import Network
+from kerncast.learning.learners.target import Target
+from kerncast.learning.tables.label_table import with_earlier
+from kerncast.learning.tables.sample import Sample
+from kerncast.learning.tables.table import Table, load_table, refuse_alike_devices
+from kerncast.library.declared.declaration import declaration_of
 from kerncast.models import card, trust
 from kerncast.models.labels import in_order_of_labels
 from kerncast.models.limits import record
@@ -44,10 +48,6 @@ from kerncast.models.manifest import (
     write_manifest,
 )
 from kerncast.models.model import Model, feature_digest
-from kerncast.progress import QUIET, Progress
-from kerncast.tables.label_table import with_earlier
-from kerncast.tables.sample import Sample
-from kerncast.tables.table import Table, load_table, refuse_alike_devices
 from kerncast.training.ck_forests import planned_forests
 from kerncast.training.folds import Partial, discard_folds, validate_and_fit
 from kerncast.training.judging import Trained, judge

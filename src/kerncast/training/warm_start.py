@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 
 from kerncast.errors import InvalidValue
-from kerncast.learners.contract import Learner
+from kerncast.learning.learners.contract import Learner
+from kerncast.learning.scoring.scorecard import Predicted, scorecard
+from kerncast.learning.scoring.splits import held_out
+from kerncast.learning.tables.table import Table
 from kerncast.models.limits.configs import chosen_last, never_worked
 from kerncast.models.model import Model, feature_digest
-from kerncast.scoring.scorecard import Predicted, scorecard
-from kerncast.scoring.splits import held_out
-from kerncast.tables.table import Table
 from kerncast.training.folds import Predictions
 from kerncast.training.procedure import Procedure
 

@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast import devices
+from kerncast.core.op import Problem
 from kerncast.data.importers import Options, import_files
-from kerncast.declared.family_file import family_named
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.op import Problem
-from kerncast.registry import OPS
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
+from kerncast.library.registry import OPS
 from kerncast.testing.importers import ImporterContract
 
 COLUMNS = ["framework", "version", "device", "op_name", "kernel_source", "gemm_dtype", "m", "n", "k", "latency"]

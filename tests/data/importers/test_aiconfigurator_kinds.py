@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast import software
+from kerncast.core import software
 from kerncast.data.importers import Options, import_files
 from kerncast.data.importers.aiconfigurator.kinds import KINDS
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound

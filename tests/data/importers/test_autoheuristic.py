@@ -7,10 +7,10 @@ import zipfile
 import pytest
 
 import kerncast
-from kerncast import devices
 from kerncast.data.importers import Options, import_files
-from kerncast.declared.family_file import family_named
 from kerncast.errors import BadFile, InvalidValue, KerncastError
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
 from kerncast.testing.importers import ImporterContract
 
 A100 = Options(device="a100")

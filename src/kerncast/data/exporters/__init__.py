@@ -11,8 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kerncast.core.io.atomic import refuse_existing
 from kerncast.errors import NotFound
-from kerncast.files.atomic import refuse_existing
 
 if TYPE_CHECKING:
     from kerncast.data.dataset import Dataset
@@ -25,7 +25,7 @@ WRITERS = {
     "kernel-tuner": ("kerncast.data.exporters.kernel_tuner", "write_kernel_tuner"),
     "parquet": ("kerncast.data.exporters.tables", "write_parquet"),
     "t4": ("kerncast.data.exporters.t4", "write_t4"),
-    "tt-sweep": ("kerncast.exporting.tt_sweep", "write_rows"),
+    "tt-sweep": ("kerncast.data.exporters.tt_sweep", "write_rows"),
 }
 
 

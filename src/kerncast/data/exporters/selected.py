@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from kerncast.core.io.atomic import drafted, write_bytes
+from kerncast.core.op import Family
 from kerncast.data.dataset import Dataset
 from kerncast.data.importers.tuned import COLUMN_PREFIX, OWN, RESTORED, device_of
 from kerncast.data.schema import MEASURED
-from kerncast.declared.declaration import AXES, declaration_of
 from kerncast.errors import InvalidValue
-from kerncast.files.atomic import drafted, write_bytes
-from kerncast.op import Family
+from kerncast.library.declared.declaration import AXES, declaration_of
 
 LONGEST_STEM = 120
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import polars as pl
 
+from kerncast.core.io import toml
+from kerncast.core.io.atomic import refuse_existing, write_atomically, write_text
+from kerncast.core.op import Family
 from kerncast.data.dataset import Dataset
 from kerncast.data.exporters.selected import refuse_nothing
 from kerncast.data.schema import LABEL, MEASURED, parameter_columns
 from kerncast.data.skipping import LINE
-from kerncast.declared.declaration import declaration_of
-from kerncast.declared.family_text import family_tables
 from kerncast.errors import InvalidValue
-from kerncast.files.atomic import refuse_existing, write_atomically, write_text
-from kerncast.op import Family
-from kerncast.writing import toml
+from kerncast.library.declared.declaration import declaration_of
+from kerncast.library.declared.family_text import family_tables
 
 TIME = "time_ns"
 PROVENANCE = ("source", LINE)

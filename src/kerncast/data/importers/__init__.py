@@ -1,7 +1,7 @@
 """Importers: one file per foreign format, each turning a file into rows of known families.
 
 An importer is a class with `name`, `doc` and `read`; it is found by being in a module here, or by an entry
-point in the group `kerncast.data.importers`. A row that it cannot represent goes to `options.skips` with its line and costs
+point in the group `kerncast.importers`. A row that it cannot represent goes to `options.skips` with its line and costs
 nothing else; a file that is not of its format is refused.
 """
 
@@ -18,16 +18,16 @@ from typing import Self
 import msgspec
 import polars as pl
 
-from kerncast import devices
+from kerncast.core.device import Device
+from kerncast.core.io.places import as_text, refuse_endless
+from kerncast.core.op import Family
+from kerncast.core.progress import QUIET, Progress
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset, DeviceRecord, Source, record_of
 from kerncast.data.skipping import LINE, BadRows, SkippedKind, Skips
-from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
-from kerncast.files.places import as_text, refuse_endless
-from kerncast.op import Family
-from kerncast.progress import QUIET, Progress
-from kerncast.registry import discover
+from kerncast.library import devices
+from kerncast.library.registry import discover
 
 # Columns that a message lists.
 COLUMNS_SHOWN = 40

@@ -19,18 +19,18 @@ from typing import Any
 
 import polars as pl
 
-from kerncast import devices
+from kerncast.core.device import Device
+from kerncast.core.io.foreign import JSON, guarded, load_document
 from kerncast.data.diode_files import Unusable, as_object, entries, is_diode, problem_of
 from kerncast.data.importers import Head, Imported, Importer, Options, measured_on
 from kerncast.data.importers.torch_settings import settings
 from kerncast.data.schema import Status
 from kerncast.data.skipping import LINE, BadRows, Skips, bad_row
-from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, quoted
-from kerncast.families.gemm_triton import triton
-from kerncast.families.inductor_templates import config_of
-from kerncast.families.torch_products import WORDS
-from kerncast.files.foreign import JSON, guarded, load_document
+from kerncast.library import devices
+from kerncast.library.families.gemm_triton import triton
+from kerncast.library.families.inductor_templates import config_of
+from kerncast.library.families.torch_products import WORDS
 
 # Operation → what it computes beyond the product.
 OPERATIONS: Mapping[str, Mapping[str, Any]] = {"mm": {}, "addmm": {"bias": True}, "bmm": {}}

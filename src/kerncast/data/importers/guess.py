@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import polars as pl
 
-from kerncast import devices, dtypes
+from kerncast.core import dtypes
+from kerncast.core.io import toml
+from kerncast.core.op import Family
+from kerncast.core.parameters import Bool, Categorical, Parameter
 from kerncast.data.importers import listed
 from kerncast.data.importers.columns import (
     FITTING,
@@ -33,13 +36,11 @@ from kerncast.data.importers.mapped import OPEN, OUTCOMES, OWN_FAMILY
 from kerncast.data.importers.own_op import Drafted, own_kernels, own_op, part_of
 from kerncast.data.schema import Status
 from kerncast.data.text_table import LINE
-from kerncast.declared.family_file import family_named
-from kerncast.declared.family_text import family_tables
 from kerncast.errors import InvalidValue
-from kerncast.op import Family
-from kerncast.parameters import Bool, Categorical, Parameter
-from kerncast.registry import FAMILIES
-from kerncast.writing import toml
+from kerncast.library import devices
+from kerncast.library.declared.family_file import family_named
+from kerncast.library.declared.family_text import family_tables
+from kerncast.library.registry import FAMILIES
 
 _DEVICE_WORDS = {"gpu", "gfx", "device", "hardware", "accelerator", "card", "arch", "machine"}
 _OUTCOME_WORDS = {"valid", "validity", "status", "success", "ok", "pass", "passed", "correct", "outcome", "verified", "failed"}

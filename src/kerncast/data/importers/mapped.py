@@ -37,21 +37,22 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from kerncast import devices, dtypes
+from kerncast.core import dtypes
+from kerncast.core.device import Device
+from kerncast.core.io.artefact import kind_of_toml
+from kerncast.core.io.foreign import guarded, key_rule, read_toml
+from kerncast.core.io.parquet import read_parquet
+from kerncast.core.op import Family
+from kerncast.core.parameters import Categorical, Parameter
 from kerncast.data import schema
 from kerncast.data.importers import Imported, Importer, Options, extra_columns, listed
 from kerncast.data.importers.columns import times_of
 from kerncast.data.skipping import Skips, shortened
 from kerncast.data.text_table import LINE, read_csv_text, refuse_cells, refuse_rows, respelled
-from kerncast.declared.declaration import Declaration, declared_family
-from kerncast.declared.family_file import TABLES, declaration_in, family_named
-from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
-from kerncast.files.artefact import kind_of_toml
-from kerncast.files.foreign import guarded, key_rule, read_toml
-from kerncast.files.parquet import read_parquet
-from kerncast.op import Family
-from kerncast.parameters import Categorical, Parameter
+from kerncast.library import devices
+from kerncast.library.declared.declaration import Declaration, declared_family
+from kerncast.library.declared.family_file import TABLES, declaration_in, family_named
 
 # The next step for parameters of kernels that no family has.
 OWN_FAMILY = "a family of your own declares a kernel's parameters, see docs/ops-and-families.md"

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from kerncast import dtypes
+from kerncast.core import dtypes
+from kerncast.core.io import toml
 from kerncast.data.importers.columns import (
     FITTING,
     MOST_LABELS,
@@ -28,9 +29,8 @@ from kerncast.data.importers.columns import (
 )
 from kerncast.data.importers.mapped import OPEN
 from kerncast.data.importers.tuned import RESERVED
-from kerncast.declared.declaration import LARGEST_SIZE, Declaration, Formulas, Values
-from kerncast.registry import LONGEST_LABEL, LONGEST_NAME, OPS
-from kerncast.writing import toml
+from kerncast.library.declared.declaration import LARGEST_SIZE, Declaration, Formulas, Values
+from kerncast.library.registry import LONGEST_LABEL, LONGEST_NAME, OPS
 
 # Beginnings of words in the names of what a kernel chooses.
 _KERNEL_STEMS = (

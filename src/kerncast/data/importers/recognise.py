@@ -8,11 +8,11 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from kerncast.core.io.foreign import guarded, refuse_large_members
+from kerncast.core.io.parquet import parquet_columns
+from kerncast.core.io.places import refuse_endless
 from kerncast.data.importers import Head, importers
 from kerncast.errors import InvalidValue
-from kerncast.files.foreign import guarded, refuse_large_members
-from kerncast.files.parquet import parquet_columns
-from kerncast.files.places import refuse_endless
 
 # Enough for a header and the first rows; an archive is not unpacked further.
 HEAD_BYTES = 65_536

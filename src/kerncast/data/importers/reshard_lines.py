@@ -13,16 +13,16 @@ from pathlib import Path
 
 import polars as pl
 
-from kerncast import devices
+from kerncast.core.device import Device
+from kerncast.core.io.atomic import scratch_folder
+from kerncast.core.io.foreign import guarded, gunzip_to
 from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, measured_on
 from kerncast.data.skipping import BadRows, Skips
 from kerncast.data.text_table import LINE, numbers, read_csv_text, refuse_cells, respelled, whole_numbers
-from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.families.reshard import reshard_single
-from kerncast.files.atomic import scratch_folder
-from kerncast.files.foreign import guarded, gunzip_to
-from kerncast.ops.reshard_suites import BOTH_BYTES, GRIDS
+from kerncast.library import devices
+from kerncast.library.families.reshard import reshard_single
+from kerncast.library.ops.reshard_suites import BOTH_BYTES, GRIDS
 
 GZIP = b"\x1f\x8b"
 NEEDED = ("in_grid", "out_grid", "group", "coef", "intercept")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kerncast import dtypes
+from kerncast.core import dtypes
+from kerncast.core.parameters import Value
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.families.gemm_inductor_cpp import gemm_inductor_cpp
-from kerncast.families.gemm_triton import triton
-from kerncast.families.torch_products import worded
-from kerncast.parameters import Value
+from kerncast.library.families.gemm_inductor_cpp import gemm_inductor_cpp
+from kerncast.library.families.gemm_triton import triton
+from kerncast.library.families.torch_products import worded
 
 RULES = {**gemm_inductor_cpp.problem.parameters, **triton.problem.parameters}
 

@@ -14,23 +14,23 @@ from pathlib import Path
 
 import polars as pl
 
-from kerncast import dtypes
+from kerncast.core import dtypes
+from kerncast.core.op import Family
 from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns
 from kerncast.data.importers import ttnn_csv_paged as paged
 from kerncast.data.text_table import LINE, fold_one_hot, numbers, read_csv_text, refuse_cells, respelled, whole_numbers
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.families.single import (
+from kerncast.library.families.single import (
     concatenate_heads_single,
     create_qkv_heads_single,
     eltwise_unary_single,
     matmul_sharded_single,
     paged_sdpa_decode_single,
 )
-from kerncast.op import Family
-from kerncast.ops.concatenate_heads import SHAPE as HEADS
-from kerncast.ops.create_qkv_heads import SHAPE as QKV
-from kerncast.ops.eltwise_unary import DIMENSIONS
-from kerncast.ops.ttnn import INPUT
+from kerncast.library.ops.concatenate_heads import SHAPE as HEADS
+from kerncast.library.ops.create_qkv_heads import SHAPE as QKV
+from kerncast.library.ops.eltwise_unary import DIMENSIONS
+from kerncast.library.ops.ttnn import INPUT
 
 SHAPE = tuple(f"input_shape_{i}" for i in range(1, 5))
 # TTNN's bfloat8_b is block floating point, not E5M2.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from kerncast.data.text_table import LINE, fold_one_hot, numbers, refuse_cells, whole_numbers
-from kerncast.ops.ttnn import INPUT
+from kerncast.library.ops.ttnn import INPUT
 
 
 def _sizes(tensor: str, rank: int = 4) -> tuple[str, ...]:

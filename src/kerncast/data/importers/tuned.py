@@ -17,19 +17,19 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from kerncast import devices
+from kerncast.core.device import Device
+from kerncast.core.io.foreign import GZIP, JSON, guarded, gunzip_beginning, key_rule
+from kerncast.core.op import Family
 from kerncast.data.importers import Imported, Options
 from kerncast.data.importers.unclosed_json import Entries, read_unclosed
 from kerncast.data.schema import MEASURED
 from kerncast.data.skipping import BadRows, Skips, bad_row
 from kerncast.data.text_table import LINE
-from kerncast.declared import diagram
-from kerncast.declared.declaration import AXES, LARGEST_SIZE, Declaration, Values, declared_family
-from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.foreign import GZIP, JSON, guarded, gunzip_beginning, key_rule
-from kerncast.op import Family
-from kerncast.registry import FAMILIES, LONGEST_LABEL, LONGEST_NAME
+from kerncast.library import devices
+from kerncast.library.declared import diagram
+from kerncast.library.declared.declaration import AXES, LARGEST_SIZE, Declaration, Values, declared_family
+from kerncast.library.registry import FAMILIES, LONGEST_LABEL, LONGEST_NAME
 
 FAMILY = "kernel_tuner"
 RESERVED = {"op", "family", "values", "trusted"}

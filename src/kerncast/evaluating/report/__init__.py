@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from kerncast.core.io.atomic import write_text
 from kerncast.errors import NotFound
 from kerncast.evaluating.evaluation import Evaluation
-from kerncast.files.atomic import write_text
 from kerncast.models.model import Model
 
 __all__ = ["check_can_report", "write_report"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kerncast.core.io.terminal import counted, distinct
+from kerncast.core.op.limits import sentence
 from kerncast.evaluating.report.tables import plain_name
 from kerncast.evaluating.report.words import between, percent
 from kerncast.evaluating.text import NOT_RECORDED, unknown_sentence, untrained_sentence
-from kerncast.op.limits import sentence
-from kerncast.writing.terminal import counted, distinct
 
 # Title, figure, whether less is better, what it means.
 CARDS = (

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kerncast.core.io import html
+from kerncast.core.io.terminal import counted, distinct
 from kerncast.evaluating.report.headline import Card, cards, headline, levels, warnings
 from kerncast.evaluating.report.words import percent
-from kerncast.writing import html
-from kerncast.writing.terminal import counted, distinct
 
 if TYPE_CHECKING:
     from kerncast.evaluating.results import Evaluation

@@ -10,6 +10,8 @@ from typing import Any
 
 import polars as pl
 
+from kerncast.core.io.foreign import read_json
+from kerncast.core.io.html import visible
 from kerncast.evaluating.evaluation import Evaluation
 from kerncast.evaluating.report import charts, tables
 from kerncast.evaluating.report.budget import budget_charts
@@ -18,10 +20,8 @@ from kerncast.evaluating.report.headline import cards, headline, levels, warning
 from kerncast.evaluating.report.plot import Chart
 from kerncast.evaluating.report.roofline import roofline_chart
 from kerncast.evaluating.report.words import assignments, part_of
-from kerncast.files.foreign import read_json
 from kerncast.models.manifest import IMPORTANCES
 from kerncast.models.model import Model
-from kerncast.writing.html import visible
 
 MOST_IMPORTANCES = 20
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kerncast.arrays import Floats, Ints
+from kerncast.core.arrays import Floats, Ints
 from kerncast.evaluating.report.words import duration, short
 
 Figure = dict[str, Any]

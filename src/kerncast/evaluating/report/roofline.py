@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Floats
-from kerncast.device import Device
+from kerncast.core.arrays import Floats
+from kerncast.core.device import Device
 from kerncast.evaluating.report.plot import Chart, dots, line, log_axis, sampled
 from kerncast.evaluating.report.words import chart_text, duration, percent, problem_of, short
 

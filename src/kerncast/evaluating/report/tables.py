@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kerncast.core.io.terminal import three_digits
 from kerncast.evaluating.report.words import assignments, between, duration, percent
 from kerncast.evaluating.text import NOT_SHARES, RATE_WORDS
-from kerncast.writing.terminal import three_digits
 
 CHOOSING = (
     ("efficiency_mean", "mean"), ("efficiency_p50", "P50"), ("efficiency_p10", "P10"), ("efficiency_p1", "P1"),

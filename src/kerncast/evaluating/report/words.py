@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kerncast.core.io.html import chart_text as chart_text
+from kerncast.core.io.terminal import on_device, three_digits
 from kerncast.evaluating.points import part_of as part_of
-from kerncast.writing.html import chart_text as chart_text
-from kerncast.writing.terminal import on_device, three_digits
 
 # Six digits draw the same picture as seventeen, in a third of the bytes.
 DIGITS = 6

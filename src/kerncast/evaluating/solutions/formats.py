@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kerncast.core.io.foreign import JSON, is_msgpack_map, load_document
+from kerncast.core.op import Family
 from kerncast.data.diode_files import is_diode
 from kerncast.data.importers.mapped import read_parquet_table
 from kerncast.data.text_table import LINE, read_csv_text
@@ -13,8 +15,6 @@ from kerncast.errors import BadFile, KerncastError
 from kerncast.evaluating.solutions import diode, inductor, listed
 from kerncast.evaluating.solutions.records import columns_of, read_records
 from kerncast.evaluating.solutions.solution import Solutions, Target, gathered
-from kerncast.files.foreign import JSON, is_msgpack_map, load_document
-from kerncast.op import Family
 
 PARQUET_MAGIC = b"PAR1"
 LONGEST_SENTENCE = 600

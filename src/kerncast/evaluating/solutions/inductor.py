@@ -20,8 +20,8 @@ from typing import Any
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target
 from kerncast.evaluating.solutions.torch_tiles import OPS, Tile, choice, of_tile, require_triton
-from kerncast.exporting.lookup_table import SCALARS
-from kerncast.families.torch_products import dtype_of, storage_of
+from kerncast.library.families.torch_products import dtype_of, storage_of
+from kerncast.native.exporters.lookup_table import SCALARS
 
 TABLE = "PyTorch Inductor lookup table"
 LOG = "PyTorch Inductor max-autotune log"

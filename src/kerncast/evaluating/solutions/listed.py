@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from kerncast.core.io.foreign import key_rule
+from kerncast.core.op import Config, Problem
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.solutions.solution import Solution, Target
-from kerncast.files.foreign import key_rule
-from kerncast.op import Config, Problem
 
 FORMAT = "list of problems and configs"
 

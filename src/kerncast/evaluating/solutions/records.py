@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kerncast.core.op import Family
+from kerncast.core.parameters import Parameter
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target, partial
-from kerncast.families.torch_products import dtype_of
-from kerncast.op import Family
-from kerncast.parameters import Parameter
+from kerncast.library.families.torch_products import dtype_of
 
 SCOPES = ("op", "family", "device")
 

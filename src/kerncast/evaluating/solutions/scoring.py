@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from kerncast.core.io.terminal import printable
+from kerncast.core.op import Family
+from kerncast.core.parameters import Value
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import Evaluation
 from kerncast.evaluating.solutions.solution import REASONS, Solutions
-from kerncast.op import Family
-from kerncast.parameters import Value
-from kerncast.writing.terminal import printable
 
 Values = tuple[Value, ...]
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kerncast import devices
+from kerncast.core.op import Family
+from kerncast.core.parameters import Value
+from kerncast.core.space import Space
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.op import Family
-from kerncast.parameters import Value
-from kerncast.space import Space
+from kerncast.library import devices
 
 # Boards that share a GPU's name but differ from it: fewer compute units, less power.
 OTHER_BOARDS = frozenset({"pcie", "nvl"})

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
+from kerncast.core.io.foreign import key_rule
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target, partial
-from kerncast.families.gemm_triton import triton
-from kerncast.families.torch_products import WORDS
-from kerncast.files.foreign import key_rule
+from kerncast.library.families.gemm_triton import triton
+from kerncast.library.families.torch_products import WORDS
 
 # A product with a scale or another output type is a different kernel from those that were measured.
 OPS = ("mm", "bmm")

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kerncast.arrays import Floats
-from kerncast.families.ck_conv_columns import COLUMNS as CONV_COLUMNS
-from kerncast.learners.target import Target
-from kerncast.tables.feature_rows import Rows
+from kerncast.core.arrays import Floats
+from kerncast.learning.learners.target import Target
+from kerncast.learning.tables.feature_rows import Rows
+from kerncast.library.families.ck_conv_columns import COLUMNS as CONV_COLUMNS
 
 SPEC, TRAINING = "feature_spec.json", "train_manifest.json"
 TARGETS = ("tflops", "latency", "bandwidth")

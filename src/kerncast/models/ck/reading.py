@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from kerncast import devices
+from kerncast.core.device import Device
+from kerncast.core.expr import Program
+from kerncast.core.io.checksums import file_checksum
+from kerncast.core.io.foreign import guarded, read_json
+from kerncast.core.op import Family
 from kerncast.data.dataset import record_of
-from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.expr import Program
-from kerncast.files.checksums import file_checksum
-from kerncast.files.foreign import guarded, read_json
-from kerncast.learners.contract import Output
-from kerncast.learners.gbdt import Gbdt, GbdtOptions
-from kerncast.learners.lightgbm_text import load_forest
-from kerncast.learners.trees import Tree
+from kerncast.learning.learners.contract import Output
+from kerncast.learning.learners.gbdt import Gbdt, GbdtOptions
+from kerncast.learning.learners.lightgbm_text import load_forest
+from kerncast.learning.learners.trees import Tree
+from kerncast.learning.tables.feature_rows import Rows
+from kerncast.library import devices
+from kerncast.library.registry import FAMILIES
 from kerncast.models.ck.layout import (
     HARDWARE,
     LAYOUTS,
@@ -35,9 +38,6 @@ from kerncast.models.ck.layout import (
     weights_file,
 )
 from kerncast.models.manifest import Data, Features, Manifest, Range
-from kerncast.op import Family
-from kerncast.registry import FAMILIES
-from kerncast.tables.feature_rows import Rows
 
 if TYPE_CHECKING:
     from lightgbm import Booster

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from kerncast.arrays import Flags
+from kerncast.core.arrays import Flags
 from kerncast.errors import BadFile
-from kerncast.learners.contract import read_arrays, write_arrays
+from kerncast.learning.learners.contract import read_arrays, write_arrays
 from kerncast.models.limits.configs import Reach, reach_of, worked_on
 from kerncast.models.measured import measured_by_model
 

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from kerncast.arrays import Flags, Floats
-from kerncast.expr.to_columns import read_column
+from kerncast.core.arrays import Flags, Floats
+from kerncast.core.expr.to_columns import read_column
+from kerncast.core.op import Family
+from kerncast.core.parameters import Bool, Categorical
+from kerncast.learning.tables.table import Table
 from kerncast.models.limits.trained import OutOfRange
 from kerncast.models.measured import Measured, measured_by_model
-from kerncast.op import Family
-from kerncast.parameters import Bool, Categorical
-from kerncast.tables.table import Table
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from kerncast.arrays import Floats
-from kerncast.device import NOT_MEASURED, PEAK, Device, hardware_namespace
+from kerncast.core.arrays import Floats
+from kerncast.core.device import NOT_MEASURED, PEAK, Device, hardware_namespace
+from kerncast.core.expr import Program
+from kerncast.core.op import Family
 from kerncast.errors import InvalidValue
-from kerncast.expr import Program
 from kerncast.models.errors import LEVEL, tails
-from kerncast.op import Family
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

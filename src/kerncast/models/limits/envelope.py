@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Flags, Floats
+from kerncast.core.arrays import Flags, Floats
+from kerncast.core.device import Device
+from kerncast.core.expr import Program
+from kerncast.core.parameters import Value
 from kerncast.data.schema import symbol_columns
-from kerncast.device import Device
-from kerncast.expr import Program
 from kerncast.models.limits.devices import Away, away_from, no_peak, without_peak
 from kerncast.models.limits.trained import Coverage, OutOfRange
-from kerncast.parameters import Value
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

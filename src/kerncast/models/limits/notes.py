@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kerncast import rates
+from kerncast.core import rates
+from kerncast.core.io.shell import word
+from kerncast.core.io.terminal import counted
+from kerncast.core.parameters import Bool, Categorical
 from kerncast.data.isolated_times import isolated_sentence
-from kerncast.declared.declaration import is_written
-from kerncast.learners.gbdt import FEWEST_FAILURES
+from kerncast.learning.learners.gbdt import FEWEST_FAILURES
+from kerncast.library.declared.declaration import is_written
+from kerncast.library.problems import named_sets
 from kerncast.models.limits.trained import fact_words
 from kerncast.models.manifest import EVALUATION
-from kerncast.parameters import Bool, Categorical
-from kerncast.problems import named_sets
-from kerncast.writing.shell import word
-from kerncast.writing.terminal import counted
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

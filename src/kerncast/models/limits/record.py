@@ -7,12 +7,12 @@ import math
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Ints
+from kerncast.core.arrays import Ints
+from kerncast.core.parameters import Bool, Categorical, Int
+from kerncast.learning.tables import assess
+from kerncast.learning.tables.table import Table
 from kerncast.models.manifest import Fact, Range
 from kerncast.models.model import Model
-from kerncast.parameters import Bool, Categorical, Int
-from kerncast.tables import assess
-from kerncast.tables.table import Table
 
 # How many configs of a greedy portfolio are kept.
 MOST_PLACES = 64

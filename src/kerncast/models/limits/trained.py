@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from kerncast.core.parameters import Parameter, Value
 from kerncast.models.manifest import Fact, Manifest, Range
-from kerncast.parameters import Parameter, Value
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

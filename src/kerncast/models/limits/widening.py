@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from kerncast.arrays import Floats, Ints
+from kerncast.core.arrays import Floats, Ints
+from kerncast.core.op import Family
+from kerncast.core.parameters import Int, Parameter
+from kerncast.learning.tables.off_grid import FEWEST_VALUES, alignment
 from kerncast.models.errors import Errors, tails
-from kerncast.op import Family
-from kerncast.parameters import Int, Parameter
-from kerncast.tables.off_grid import FEWEST_VALUES, alignment
 
 # -- rarity ----------------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kerncast import software as programs
+from kerncast.core import software as programs
+from kerncast.core.io import markdown
 from kerncast.data.importers.aiconfigurator.places import PACKAGE, WHEEL
 from kerncast.models.model import Model
-from kerncast.writing import markdown
 
 if TYPE_CHECKING:
     from kerncast.regenerating.shipping.plans import Plan

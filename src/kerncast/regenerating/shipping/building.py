@@ -11,22 +11,22 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from kerncast.core.io.atomic import replace_directory, scratch_folder, write_text
+from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset
 from kerncast.data.importers import Options, import_files
 from kerncast.data.importers.aiconfigurator.kinds import KINDS
 from kerncast.data.importers.aiconfigurator.places import tables_at
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.files.atomic import replace_directory, scratch_folder, write_text
+from kerncast.learning.tables.table import Table, load_table
 from kerncast.models.manifest import CARD
 from kerncast.models.model import Model
 from kerncast.models.roofline_misses import FILE as MISSES
 from kerncast.models.roofline_misses import learn_misses
 from kerncast.models.slim import write_slim
-from kerncast.progress import QUIET, Progress
 from kerncast.regenerating.shipping.attribution import NOTICE_FILE, Origin, notice, source_of, told
 from kerncast.regenerating.shipping.plans import AICONFIGURATOR, LEAST_SHARE, SMALL, Plan
 from kerncast.regenerating.shipping.wormhole import WORMHOLE, PublicTable, WormholePlan, files_at
-from kerncast.tables.table import Table, load_table
 from kerncast.training.procedure import Procedure, Spread
 from kerncast.training.train import fit_table
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from kerncast.core.io import markdown
 from kerncast.regenerating.shipping.attribution import Origin
 from kerncast.training.recipe import Recipe
-from kerncast.writing import markdown
 
 if TYPE_CHECKING:
+    from kerncast.core.progress import Progress
+    from kerncast.learning.tables.table import Table
     from kerncast.models.model import Model
-    from kerncast.progress import Progress
-    from kerncast.tables.table import Table
 
 SERVERS = ("trtllm", "vllm", "sglang")
 SMALL = "small"

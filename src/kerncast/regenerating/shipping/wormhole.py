@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from kerncast.core.io import markdown
+from kerncast.core.io.shell import word
+from kerncast.core.progress import Progress
 from kerncast.data.dataset import Dataset
 from kerncast.data.importers import Options, import_files
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import refitted
+from kerncast.learning.scoring.metrics import flat, runtime_figures
+from kerncast.learning.tables.table import Table
 from kerncast.models.model import Model
-from kerncast.progress import Progress
 from kerncast.regenerating.shipping.attribution import Origin
 from kerncast.regenerating.shipping.plans import Plan
-from kerncast.scoring.metrics import flat, runtime_figures
-from kerncast.tables.table import Table
-from kerncast.writing import markdown
-from kerncast.writing.shell import word
 
 DEVICE = "wormhole_b0"
 LICENCE = "Apache-2.0"

@@ -16,7 +16,9 @@ from pathlib import Path, PurePosixPath
 
 import polars as pl
 
-from kerncast import devices
+from kerncast.core.io.foreign import guarded
+from kerncast.core.io.parquet import parquet_columns, scan_parquet
+from kerncast.core.software import matching
 from kerncast.data import filters
 from kerncast.data.importers import Head, Imported, Importer, Options, numbered_after
 from kerncast.data.importers.aiconfigurator import places
@@ -25,9 +27,7 @@ from kerncast.data.importers.aiconfigurator.places import SUFFIX, Place, Tables,
 from kerncast.data.importers.aiconfigurator.rows import checked, read_table, software_text, translated, what_is_unknown
 from kerncast.data.text_table import as_type, refuse_cells
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
-from kerncast.files.foreign import guarded
-from kerncast.files.parquet import parquet_columns, scan_parquet
-from kerncast.software import matching
+from kerncast.library import devices
 
 LEFT_OUT_SHOWN = 50
 # What rows are of, besides their op.

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from kerncast import dtypes
-from kerncast.op import Family
-from kerncast.parameters import Categorical
-from kerncast.registry import FAMILIES
+from kerncast.core import dtypes
+from kerncast.core.op import Family
+from kerncast.core.parameters import Categorical
+from kerncast.library.registry import FAMILIES
 
 MS = 1e6
 Default = int | str | None

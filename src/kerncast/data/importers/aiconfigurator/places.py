@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
+from kerncast.core.io.atomic import scratch_folder
+from kerncast.core.io.foreign import guarded, refuse_large_members
 from kerncast.errors import BadFile, NotFound
-from kerncast.files.atomic import scratch_folder
-from kerncast.files.foreign import guarded, refuse_large_members
 
 PACKAGE, WHEEL = "aiconfigurator_core", "aiconfigurator-core"
 SUFFIX = "_perf.parquet"

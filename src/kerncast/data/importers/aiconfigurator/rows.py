@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from kerncast import devices
+from kerncast.core.software import FRAMEWORK, VERSION, framework
 from kerncast.data.importers import Imported, Options, extra_columns
 from kerncast.data.importers.aiconfigurator.kinds import Kind, Rows
 from kerncast.data.importers.mapped import read_parquet_table
 from kerncast.data.skipping import BadRows, shortened
 from kerncast.data.text_table import LINE, as_type, refuse_cells, respelled
 from kerncast.errors import BadFile
-from kerncast.software import FRAMEWORK, VERSION, framework
+from kerncast.library import devices
 
 TEXTS = ("framework", "version", "device", "op_name", "kernel_source")
 # What a table without one of these columns does not say.

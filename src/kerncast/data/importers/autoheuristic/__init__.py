@@ -19,13 +19,13 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from kerncast import devices
+from kerncast.core.io.foreign import JSON, decode_json, guarded, refuse_large_members
 from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, numbered_after
 from kerncast.data.importers.autoheuristic.formats import CONTIGUOUS, FORMATS, Format, label
 from kerncast.data.skipping import Skips
 from kerncast.data.text_table import LINE, respelled
 from kerncast.errors import BadFile, InvalidValue, KerncastError
-from kerncast.files.foreign import JSON, decode_json, guarded, refuse_large_members
+from kerncast.library import devices
 
 # A log is split into cells this much at a time: the text and its cells take ten times its size.
 PIECE_BYTES = 8_000_000

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from kerncast import dtypes
+from kerncast.core import dtypes
+from kerncast.core.op import Family
 from kerncast.data.schema import Status
 from kerncast.data.text_table import refuse_cells, whole_numbers
-from kerncast.families.flex_attention_triton import flex_attention_triton
-from kerncast.families.gemm_triton import triton
-from kerncast.families.mixed_mm_triton import mixed_mm_triton
-from kerncast.families.pad_mm_inductor import pad_mm_inductor
-from kerncast.op import Family
+from kerncast.library.families.flex_attention_triton import flex_attention_triton
+from kerncast.library.families.gemm_triton import triton
+from kerncast.library.families.mixed_mm_triton import mixed_mm_triton
+from kerncast.library.families.pad_mm_inductor import pad_mm_inductor
 
 DTYPES = dtypes.spelled("torch.float64", "torch.float32", "torch.float16", "torch.bfloat16", "torch.float8_e4m3fn",
                         "torch.float8_e5m2", "torch.int8", "torch.uint8")  # fmt: skip

@@ -15,7 +15,10 @@ from typing import Any
 
 import polars as pl
 
-from kerncast import devices
+from kerncast.core.device import Device
+from kerncast.core.expr import Program
+from kerncast.core.io.foreign import JSON
+from kerncast.core.op import Family
 from kerncast.data import schema
 from kerncast.data.importers import Head, Imported, Importer, Options, extra_columns, measured_on
 from kerncast.data.importers.ck_tile.cells import in_range, typed
@@ -25,14 +28,11 @@ from kerncast.data.importers.ck_tile.times import timed
 from kerncast.data.importers.mapped import read_parquet_table
 from kerncast.data.skipping import Skips
 from kerncast.data.text_table import LINE, read_csv_text, respelled
-from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.expr import Program
-from kerncast.families.gemm_ck_tile import ck_tile
-from kerncast.families.grouped_conv_ck_tile import ConvKernel, parse_conv_kernel
-from kerncast.files.foreign import JSON
-from kerncast.op import Family
-from kerncast.ops.grouped_conv import grouped_conv_forward
+from kerncast.library import devices
+from kerncast.library.families.gemm_ck_tile import ck_tile
+from kerncast.library.families.grouped_conv_ck_tile import ConvKernel, parse_conv_kernel
+from kerncast.library.ops.grouped_conv import grouped_conv_forward
 
 # Sizes of a convolution: those that every table has, and those that tables of 2-D kernels leave out.
 CONV_SIZES = ("N", "C", "K", "G", "Hi", "Wi", "Y", "X", "stride_h", "stride_w", "pad_h", "pad_w")

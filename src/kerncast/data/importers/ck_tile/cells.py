@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from kerncast.core.parameters import Int, Parameter
 from kerncast.data.skipping import Skips
 from kerncast.data.text_table import as_type
-from kerncast.parameters import Int, Parameter
 
 KINDS = {pl.Int64: "a whole number", pl.Float64: "a number", pl.Boolean: "true or false"}
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kerncast.core.parameters import Categorical, Value
 from kerncast.errors import InvalidValue
-from kerncast.families.gemm_ck_tile import ck_tile
-from kerncast.parameters import Categorical, Value
+from kerncast.library.families.gemm_ck_tile import ck_tile
 
 NAME_FORM = (
     "gemm[_universal]_{dtype}_{layout}_{pipeline}_{epilogue}_{scheduler}_{pad m}_{pad n}_{pad k}_{persistent}"

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from kerncast.core.io.foreign import decode_json
 from kerncast.data.skipping import LINE, Skips, bad_row
-from kerncast.files.foreign import decode_json
 
 _SHAPE = re.compile(r"Shape\s+\d+:\s+M=(\d{1,9})\s+N=(\d{1,9})\s+K=(\d{1,9})(?:\s+dtype=(\w+))?(?:\s+layout=(\w+))?")
 LARGEST = 2**31 - 1

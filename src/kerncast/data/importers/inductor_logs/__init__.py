@@ -15,7 +15,9 @@ from typing import Any
 
 import polars as pl
 
-from kerncast import devices
+from kerncast.core.device import Device
+from kerncast.core.io.foreign import JSON, load_json
+from kerncast.core.op import Family
 from kerncast.data.autotune_rows import PACKED, choice_rows
 from kerncast.data.importers import Head, Imported, Importer, Options, measured_on
 from kerncast.data.importers.inductor_logs.autotune import CPP, Autotune
@@ -23,13 +25,11 @@ from kerncast.data.importers.inductor_logs.documents import is_choice_line, is_l
 from kerncast.data.importers.inductor_logs.text import is_text_log, read_text
 from kerncast.data.importers.torch_settings import settings
 from kerncast.data.skipping import LINE
-from kerncast.device import Device
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.families.gemm_inductor_cpp import gemm_inductor_cpp
-from kerncast.families.gemm_triton import triton
-from kerncast.families.torch_products import Described, gemm_problem
-from kerncast.files.foreign import JSON, load_json
-from kerncast.op import Family
+from kerncast.library import devices
+from kerncast.library.families.gemm_inductor_cpp import gemm_inductor_cpp
+from kerncast.library.families.gemm_triton import triton
+from kerncast.library.families.torch_products import Described, gemm_problem
 
 SETTABLE = ("dtype", "layout", "tf32", "threads")
 LONGEST_REASON = 200

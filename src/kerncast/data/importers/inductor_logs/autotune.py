@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kerncast.families.torch_products import Described, worded
+from kerncast.library.families.torch_products import Described, worded
 
 # One argument in the description of a choice: torch 2.5 and later separate them by commas, earlier ones by hyphens.
 ASSIGNMENT = re.compile(r"""(\w{1,60})=('[^']*'|"[^"]*"|\([^)]*\)|\[[^\]]*\]|-?[^,\s-]+)""")

@@ -19,11 +19,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kerncast.core.io.foreign import load_json
 from kerncast.data.importers.inductor_logs.autotune import Autotune, Choice, described, numbers_of
 from kerncast.data.skipping import BadRows, Skips, bad_row
 from kerncast.errors import BadFile
-from kerncast.families.torch_products import Described, worded
-from kerncast.files.foreign import load_json
+from kerncast.library.families.torch_products import Described, worded
 
 LOGGED = re.compile(r"\(([^,()]+), ([^,()]+), ([^,()]+)\)")
 # The operators whose sizes this list has right: it takes a batch for M, and the packed weights of a CPU for a matrix.

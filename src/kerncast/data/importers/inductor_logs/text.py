@@ -23,10 +23,10 @@ from typing import Any
 
 import msgspec
 
+from kerncast.core.io.foreign import decode_json
 from kerncast.data.importers.inductor_logs.autotune import Autotune, Choice, described, numbers_of
 from kerncast.data.skipping import Skips, bad_row
-from kerncast.families.torch_products import Described
-from kerncast.files.foreign import decode_json
+from kerncast.library.families.torch_products import Described
 
 COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 # What launchers put before a line: `[rank0]: `, `[1,0]<stderr>:`, `worker-1  | `.

@@ -20,15 +20,15 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from kerncast.core.io.foreign import decode_json, guarded
+from kerncast.core.op import Family
+from kerncast.core.parameters import Value
 from kerncast.data import schema
 from kerncast.data.importers import Head, Imported, Importer, Options
 from kerncast.data.importers.tt_sweep.vectors import OtherOp, list_entries, plain, problem_of, read_text
 from kerncast.data.skipping import BadRows, Skips, bad_row
 from kerncast.data.text_table import LINE
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.files.foreign import decode_json, guarded
-from kerncast.op import Family
-from kerncast.parameters import Value
 
 VECTORS, RESULTS = "vectors_export", "results_export"
 KERNEL_NS = "DEVICE KERNEL DURATION [ns]"

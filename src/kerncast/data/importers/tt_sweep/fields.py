@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from kerncast.core.io.foreign import decode_json
 from kerncast.errors import InvalidValue
-from kerncast.files.foreign import decode_json
-from kerncast.ops.ttnn import NAMES
+from kerncast.library.ops.ttnn import NAMES
 
 LONGEST = 300
 _LITERAL = re.compile(r"(?:[-\d(), .e\[\]+]|True|False|None)+")

@@ -6,7 +6,7 @@ the TTNN op runtime predictor (`dataset_sweeps/`), which are copied into tt-meta
 
 from __future__ import annotations
 
-from kerncast.ops.eltwise_unary import FUNCTIONS
+from kerncast.library.ops.eltwise_unary import FUNCTIONS
 
 CONCATENATE_HEADS = "transformer.concatenate_heads.concatenate_heads"
 CREATE_QKV_HEADS = "create_qkv_heads_sweep"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kerncast.core.op import Family
+from kerncast.core.parameters import Value
 from kerncast.data.importers.tt_sweep.fields import (
     OtherOp,
     field_text,
@@ -18,17 +20,15 @@ from kerncast.data.importers.tt_sweep.fields import (
 )
 from kerncast.data.importers.tt_sweep.modules import unary_function
 from kerncast.errors import InvalidValue
-from kerncast.families.single import (
+from kerncast.library.families.single import (
     concatenate_heads_single,
     create_qkv_heads_single,
     eltwise_unary_single,
     paged_sdpa_decode_single,
 )
-from kerncast.op import Family
-from kerncast.ops import concatenate_heads, create_qkv_heads, eltwise_unary
-from kerncast.ops.paged_sdpa_decode import FIDELITY_NAMES
-from kerncast.ops.ttnn import INPUT
-from kerncast.parameters import Value
+from kerncast.library.ops import concatenate_heads, create_qkv_heads, eltwise_unary
+from kerncast.library.ops.paged_sdpa_decode import FIDELITY_NAMES
+from kerncast.library.ops.ttnn import INPUT
 
 QKV = {"input_shape", "num_heads", "transpose_k_heads"}
 PAGED = {"valid_combination", "use_sdpa_program_config", "use_device_compute_kernel_config"}

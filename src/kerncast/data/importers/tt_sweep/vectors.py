@@ -9,15 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kerncast.core.io.foreign import JSON
+from kerncast.core.op import Family
+from kerncast.core.parameters import Value
 from kerncast.data.importers.tt_sweep.fields import OtherOp, field_text, plain, shape_of, spelled
 from kerncast.data.importers.tt_sweep.ttnn_ops import ttnn_problem
 from kerncast.data.importers.unclosed_json import next_entry
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.families.reshard import reshard_single
-from kerncast.files.foreign import JSON
-from kerncast.op import Family
-from kerncast.ops.ttnn import TILE
-from kerncast.parameters import Value
+from kerncast.library.families.reshard import reshard_single
+from kerncast.library.ops.ttnn import TILE
 
 __all__ = ["OtherOp", "list_entries", "plain", "problem_of", "read_text"]
 

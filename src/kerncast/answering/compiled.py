@@ -1,0 +1,34 @@
+"""`Model.predict` of many problems, compiled: the full tier of a selector finds the best configs."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from kerncast.core.arrays import Floats, Ints
+from kerncast.models.model import Bests, Model
+from kerncast.models.statuses import Answered
+from kerncast.models.tier import Tier
+
+
+def compiled_bests(model: Model) -> Bests | None:
+    """What finds the best candidates of a model; None if it cannot be compiled here, or is not trusted."""
+    from kerncast.answering.native import NativeAnswerer
+    from kerncast.answering.selector import Selector
+    from kerncast.native.tiers.build import plain_tiers
+
+    if model.given is not None or len(model.manifest.devices) > 1:
+        return None
+    answerer = Selector(model, tiers=plain_tiers(model), tier="full").answerer
+    if not isinstance(answerer, NativeAnswerer):
+        return None
+
+    def bests(problems: pl.DataFrame) -> tuple[Ints, Floats]:
+        found = answerer.replies(problems, Tier.FULL)
+        chosen = found["candidate"].astype(np.int64)
+        return chosen, np.where(found["status"] == Answered.NO_VALID_CONFIG.number, np.nan, found["time_ns"])
+
+    return bests
+
+
+Model.compiled = staticmethod(compiled_bests)

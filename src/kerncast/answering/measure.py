@@ -1,0 +1,184 @@
+"""Choosing by measuring: time the few configs that a model cannot tell apart, or as many as a budget allows.
+
+Every config is checked before its time counts. The first visit is short and drops configs that are far behind. The
+others run in several passes in shuffled order, so that a slow moment of the machine affects all of them alike.
+Everything runs in this process: a kernel that crashes ends it. For untried kernels use collecting, which guards
+against crashes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from kerncast.core.op import Config, Problem
+from kerncast.errors import InvalidValue
+from kerncast.measuring import timing
+from kerncast.measuring.backends.contract import Backend, WrongResult
+from kerncast.measuring.messages import Policy
+
+# Few and short regions: the answer is needed soon, and only the order matters.
+POLICY = Policy(samples=16, fewest_samples=5, sample_ns=60_000, warmup_ns=120_000, give_up=1.5)
+# The first visit may take this share of the budget. The rest is for the finalists: as many as it can time in two passes.
+SCREENING, PASSES = 0.6, 2
+FINALISTS = 16
+# Configs that are compiled together: they share the compiler's start-up, and the budget is checked between batches.
+TOGETHER = 8
+MOST_CONTENDERS = 32
+# A launch longer than this that also takes this many times as long as the quickest one is not repeated.
+LONG_NS, FAR_BEHIND = 5_000_000, 2.0
+MOST_RETAKEN = 3
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A config that gave the right result, and its time."""
+
+    config: Config
+    time_ns: float
+    samples: int
+    """The time is the median of this many regions; 1: the config was far behind at the first visit."""
+
+
+def contenders(lower_ns: Sequence[float], upper_ns: Sequence[float], most: int = MOST_CONTENDERS) -> list[int]:
+    """The places of a ranking that may be the best: their lower bound is not above the first one's upper bound."""
+    if not len(lower_ns):
+        return []
+    return [place for place, lower in enumerate(lower_ns) if place == 0 or lower <= upper_ns[0]][:most]
+
+
+def measure_top(backend: Backend, problem: Problem, configs: Iterable[Config], seconds: float, *, seed: int = 0) -> list[Timed]:
+    """The configs that run the problem correctly, by measured time, fastest first.
+
+    They are visited in the order given until most of `seconds` is spent (but at least one that works), so put the
+    promising ones first; making the problem's data does not count. Configs that fail or compute a wrong result are left
+    out, and so are long ones that were far behind at their first launch. Raises InvalidValue if none is left.
+    """
+    if not 0 < seconds < math.inf:
+        raise InvalidValue(f"the seconds for measuring must be positive, got {seconds}: 1 is enough for most problems")
+    timer = _Timer(POLICY, seconds, backend.runs_on_cpu)
+    screening = _Screening(backend, problem, timer)
+    try:
+        screening.visit(configs)
+        # By rank, not by time: a first visit may have met a slow moment.
+        finalists = screening.open[: max(2, timer.room(screening.open[0][0]))]
+        if len(finalists) > 1:
+            timer.time([vector for vector, _ in finalists], lambda vector: None, random.Random(seed))
+    finally:
+        screening.close()
+    raced = [_timed(vector, config) for vector, config in finalists]
+    names = {timed.config for timed in raced}
+    behind = [timed for timed in screening.visited if timed.config not in names]
+    return sorted(raced, key=lambda timed: timed.time_ns) + sorted(behind, key=lambda timed: timed.time_ns)
+
+
+def _timed(vector: timing.Timed, config: Config) -> Timed:
+    if not vector.taken():
+        return Timed(config, vector.expected_ns, 1)
+    return Timed(config, statistics.median(vector.accepted(POLICY.close)), vector.taken())
+
+
+class _Timer(timing.BlockTimer):
+    """The collector's timer, with a time limit."""
+
+    def __init__(self, policy: Policy, seconds: float, cpu_clock: bool) -> None:
+        super().__init__(policy, lambda index, nanoseconds: None, cpu_clock)
+        self.seconds = seconds
+        self.begin: float | None = None
+
+    def start(self) -> None:
+        """Start the budget, at the first call only."""
+        if self.begin is None:
+            self.begin = time.monotonic()
+
+    def spent(self, share: float = 1.0) -> bool:
+        """Whether this share of the budget is spent."""
+        return self.begin is not None and time.monotonic() > self.begin + share * self.seconds
+
+    def room(self, vector: timing.Timed) -> int:
+        """How many vectors like this one fit into the rest of the budget, each timed a few times."""
+        begin = time.monotonic() if self.begin is None else self.begin
+        left_ns = (begin + self.seconds - time.monotonic()) * 1e9
+        return int(left_ns / (PASSES * vector.expected_ns * vector.loops))
+
+    def enough(self, vector: timing.Timed) -> bool:
+        return self.spent() or super().enough(vector)
+
+
+class _Screening:
+    """The first visit: check and time each config once, and keep the best few open."""
+
+    def __init__(self, backend: Backend, problem: Problem, timer: _Timer) -> None:
+        self.backend, self.problem, self.timer = backend, problem, timer
+        self.open: list[tuple[timing.Timed, Config]] = []
+        self.visited: list[Timed] = []
+        self.seen: set[Config] = set()
+        self.failures: list[Exception] = []
+        self.quickest_check = math.inf
+
+    def visit(self, configs: Iterable[Config]) -> None:
+        """Visit one config after the other until the time is up."""
+        for config in self._compiled(iter(configs)):
+            try:
+                self._one(config)
+            except Exception as error:  # by the contract of backends any exception means that this config does not run
+                self.failures.append(error)
+            if self.open and self.timer.spent(SCREENING):
+                return
+        if not self.open:
+            reason = f"the first error: {self.failures[0]}" if self.failures else "there was none to try"
+            raise InvalidValue(f"none of {len(self.seen)} configs runs {self.problem!r} on this machine ({reason})")
+
+    def _compiled(self, configs: Iterator[Config]) -> Iterator[Config]:
+        while part := list(islice((config for config in configs if config not in self.seen), TOGETHER)):
+            part = list(dict.fromkeys(part))
+            self.seen.update(part)
+            self.backend.compile([(self.problem, config) for config in part])
+            yield from part
+
+    def _one(self, config: Config) -> None:
+        kernel = self.backend.prepare(self.problem, config)
+        self.timer.start()
+        try:
+            # The check is also the first launch, with cold caches.
+            begin = time.monotonic_ns()
+            error = kernel.check()
+            spent = time.monotonic_ns() - begin
+            if not error <= self.backend.tolerance(self.problem):
+                raise WrongResult(error)
+            self.quickest_check = min(self.quickest_check, spent)
+            if spent > max(LONG_NS, FAR_BEHIND * self.quickest_check):
+                kernel.close()
+                return
+            vector = timing.Timed(len(self.visited), kernel, timing.Sentinel(None), self.problem)
+            vector.expected_ns = spent
+            if spent <= LONG_NS:
+                self.timer.warm_up(vector)
+            self._first_time(vector)
+        except BaseException:
+            kernel.close()
+            raise
+        self.visited.append(Timed(config, vector.expected_ns, 1))
+        self.open.append((vector, config))
+        self.open.sort(key=lambda item: item[0].expected_ns)
+        most = min(FINALISTS, self.backend.max_prepared)
+        for behind, _ in self.open[most:]:
+            behind.kernel.close()
+        del self.open[most:]
+
+    def _first_time(self, vector: timing.Timed) -> None:
+        """One sample, or a few if the process was off the CPU meanwhile: it decides which configs become finalists."""
+        while not vector.quiet and len(vector.disturbed) < MOST_RETAKEN:
+            self.timer.sample(vector)
+        vector.expected_ns = min(vector.quiet or vector.disturbed)
+        vector.forget()
+
+    def close(self) -> None:
+        """Close the kernels that are still open."""
+        for vector, _ in self.open:
+            vector.kernel.close()

@@ -1,0 +1,158 @@
+"""The pool that a user gives: configs of a file, of a build, of measurements, or of the family's space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from kerncast.core.io.atomic import scratch_folder
+from kerncast.core.op import Config, Family
+from kerncast.core.progress import QUIET, Progress
+from kerncast.data import schema
+from kerncast.data.dataset import MANIFEST as DATASET
+from kerncast.data.dataset import Dataset
+from kerncast.data.importers import Options, import_files
+from kerncast.data.importers.recognise import recognised
+from kerncast.errors import InvalidValue, KerncastError
+from kerncast.learning.tables.label_table import label_table
+from kerncast.library.problems.tables import is_table
+from kerncast.measuring.sweeping.kernels import (
+    DIMENSIONS,
+    Kernels,
+    has_named_kernels,
+    kernels_named,
+    read_build,
+    read_kernel_list,
+)
+from kerncast.measuring.sweeping.selection import read_portfolio
+from kerncast.models.given import with_configs
+from kerncast.models.model import Model
+
+Configs = str | Path | Sequence[str | Mapping[str, Any]] | pl.DataFrame
+"""What `configs` takes: a specification, names of kernels, configs by their parameters, or a frame of `config.*`."""
+
+FORMS = (
+    "kernels:FILE (names of kernels), build:DIR (a build folder of CK Tile), portfolio:FILE (a table of configs), a dataset, a "
+    "benchmark file, all, or sample:N"
+)
+# More are searched rather than ranked: `all` of them would take minutes for each problem.
+MOST_CONFIGS = 200_000
+
+
+def offering(model: Model, configs: Configs, *, seed: int = 0, progress: Progress = QUIET) -> Model:
+    """The model, choosing from the given configs."""
+    family = model.family
+    if not family.config.parameters:
+        raise InvalidValue(f"{family.id} has exactly one config: leave out `configs`, there is nothing to choose")
+    if isinstance(configs, str | Path):
+        return _specified(model, str(configs), seed, progress)
+    if isinstance(configs, pl.DataFrame):
+        return with_configs(model, _checked(family, configs.iter_rows(named=True)))
+    items = list(configs)
+    if all(isinstance(item, str) for item in items):
+        names = ((f"entry {number}", str(item)) for number, item in enumerate(items, 1))
+        return _with_kernels(model, kernels_named(family, names, "`configs`"), progress)
+    if not all(isinstance(item, Mapping) for item in items):
+        raise InvalidValue("`configs` is a text, a list of kernel names, a list of configs (mappings), or a frame of config.*")
+    return with_configs(model, _checked(family, items))
+
+
+def _checked(family: Family, items: Any) -> pl.DataFrame:
+    """Configs by their parameters, validated, as a frame."""
+    kinds = schema.schema_of(family)
+    bare = ({str(name).removeprefix("config."): value for name, value in item.items()} for item in items)
+    found = [Config(family, {name: value for name, value in item.items() if value is not None}).as_dict() for item in bare]
+    columns = {f"config.{name}": [item[name] for item in found] for name in family.config.parameters}
+    return pl.DataFrame({name: pl.Series(name, values, dtype=kinds[name]) for name, values in columns.items()})
+
+
+def _specified(model: Model, text: str, seed: int, progress: Progress) -> Model:
+    family = model.family
+    kind, _, rest = text.partition(":")
+    if kind == "kernels" and rest:
+        return _with_kernels(model, read_kernel_list(family, Path(rest)), progress)
+    if kind == "build" and rest:
+        return _with_kernels(model, read_build(family, Path(rest)), progress)
+    if kind == "portfolio" and (is_table(rest) or (Path(rest) / DATASET).is_file()):
+        return with_configs(model, _prefixed(read_portfolio(family, Path(rest))))
+    if text == "all" or (kind == "sample" and rest.isdigit() and int(rest) > 0):
+        return with_configs(model, _of_space(model, int(rest) if rest else None, seed))
+    if Path(text).exists():
+        return _measured(model, Path(text), progress)
+    raise InvalidValue(f"`configs` is {FORMS}, got '{text}', which is none of these")
+
+
+def _prefixed(configs: pl.DataFrame) -> pl.DataFrame:
+    return configs.rename(lambda name: f"config.{name}")
+
+
+def _with_kernels(model: Model, kernels: Kernels, progress: Progress) -> Model:
+    """Kernels by name: each runs the problems that it is built for."""
+    if kernels.left_out:
+        progress.say(kernels.left_out)
+    rows, by, dimensions = kernels.rows, list(kernels.keys), None
+    if DIMENSIONS in by:
+        if rows[DIMENSIONS].n_unique() > 1:
+            raise InvalidValue(
+                f"{kernels.source}: kernels of two and of three dimensions are mixed, and each runs only its own problems: "
+                "give them in two lists"
+            )
+        by.remove(DIMENSIONS)
+        dimensions = int(rows[DIMENSIONS][0])
+    table = rows.select(*(pl.col(name).alias(f"problem.{name}") for name in by), pl.col("^config\\..*$"), schema.LABEL)
+    return with_configs(model, rows, table, named_only=True, dimensions=dimensions)
+
+
+def _of_space(model: Model, count: int | None, seed: int) -> pl.DataFrame:
+    """All configs that the family declares for the model's device and dtype, or a sample of them."""
+    family, dtypes = model.family, model.manifest.dtypes
+    known = family.bindings({"dtype": dtypes[0]} if len(dtypes) == 1 else None, model.profile)
+    if count is not None:
+        return _prefixed(family.config.sample(count, seed, known))
+    parts, rows = [], 0
+    for frame in family.config.frames(known):
+        rows += frame.height
+        if rows > MOST_CONFIGS:
+            raise InvalidValue(
+                f"{family.id} has more than {MOST_CONFIGS:,} configs, too many to rank for each problem: search them with "
+                "`kerncast select --search`, or use sample:N"
+            )
+        parts.append(frame)
+    if not parts:
+        raise InvalidValue(f"no config of {family.id} can be built for {model.device.name}")
+    return _prefixed(pl.concat(parts))
+
+
+def _measured(model: Model, path: Path, progress: Progress) -> Model:
+    """The configs that occur in measurements: a dataset, or a file that an importer reads."""
+    if (path / DATASET).is_file():
+        return _of_dataset(model, Dataset.open(path))
+    if path.is_dir():
+        raise InvalidValue(f"{path} is not a dataset: for the kernels of a build folder, use build:{path}")
+    try:
+        name = recognised([path])
+    except KerncastError:
+        if is_table(str(path)):
+            return with_configs(model, _prefixed(read_portfolio(model.family, path)))
+        raise
+    progress.stage(f"reading the kernels of {path.name}")
+    with scratch_folder() as folder:
+        return _of_dataset(model, import_files(name, [path], folder / "pool", Options(device=model.device.name)))
+
+
+def _of_dataset(model: Model, dataset: Dataset) -> Model:
+    family = model.family
+    known = {item.id: item for item in dataset.families}
+    if family.id not in known:
+        raise InvalidValue(f"{dataset.path} has kernels of {', '.join(known) or 'no family'}, and the model is of {family.id}")
+    rows = dataset.read(family)
+    worked = rows.filter(pl.col("status") == "ok")
+    if not worked.height:
+        raise InvalidValue(f"no config of {family.id} worked in {dataset.path}: there is nothing to choose from")
+    names = label_table(family, worked)
+    # A kernel whose name says its dtype and layout runs no others.
+    by_name = names is not None and has_named_kernels(family) and not worked[schema.LABEL].has_nulls()
+    return with_configs(model, worked.select(pl.col("^config\\..*$")), names, named_only=by_name)

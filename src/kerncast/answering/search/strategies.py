@@ -1,0 +1,179 @@
+"""Search strategies. Each scores configs until the budget is spent or nothing new turns up."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from kerncast.answering.search.ground import Ground
+from kerncast.answering.search.scoring import Scoring
+from kerncast.core.arrays import Floats, Ints
+from kerncast.errors import NotFound
+
+Strategy = Callable[[Ground, Scoring, int], None]
+
+# Size of a generation: a tenth of the budget, within these bounds.
+POPULATION = (8, 50)
+STALE_GENERATIONS = 20
+# The model's candidates take at most this share of a local search's budget; a restart draws this many configs.
+CANDIDATE_SHARE = 0.25
+RESTART = 16
+ASKED_AT_ONCE = 8
+
+
+def exhaustive(ground: Ground, scoring: Scoring, seed: int) -> None:
+    """Every config, in the order of the space."""
+    for frame in ground.frames():
+        scoring.once(frame)
+        if scoring.spent:
+            return
+
+
+def random(ground: Ground, scoring: Scoring, seed: int) -> None:
+    """Different configs, all equally likely."""
+    assert scoring.left is not None
+    scoring.once(ground.sample(scoring.left, seed))
+
+
+def differential_evolution(ground: Ground, scoring: Scoring, seed: int) -> None:
+    """scipy's differential evolution on the places of the values; each individual is moved to the nearest valid config."""
+    from scipy.optimize import differential_evolution as evolve
+
+    def energies(population: Any) -> Any:
+        return _projected_scores(ground, scoring, np.rint(population).T.astype(np.int64))
+
+    sizes = [parameter.size for parameter in ground.parameters.values()]
+    for number in count():
+        before = scoring.scored
+        population = ground.indices(ground.sample(_individuals(scoring), seed + number))
+        if len(population) < 5:  # fewer than scipy needs: the sample is the answer
+            scoring(ground.sample(len(population), seed))
+            return
+        evolve(
+            energies,
+            [(0, size - 1) for size in sizes],
+            integrality=[True] * len(sizes),
+            init=population,
+            rng=seed + number,
+            tol=0,
+            maxiter=10_000,
+            polish=False,
+            updating="deferred",
+            vectorized=True,
+            callback=_Patience(scoring).ended,
+        )
+        if scoring.spent or scoring.scored == before:
+            return
+
+
+def _projected_scores(ground: Ground, scoring: Scoring, places: Ints) -> Floats:
+    """Scores of the valid configs nearest to some places; infinite if none is near."""
+    points = ground.nearest(places)
+    scores = np.full(len(points), np.inf)
+    found = [place for place, point in enumerate(points) if point is not None]
+    scores[found] = scoring(ground.frame(point for point in points if point is not None))
+    return scores
+
+
+class _Patience:
+    """Ends an evolution when the budget is spent, or when generation after generation shows nothing new."""
+
+    def __init__(self, scoring: Scoring) -> None:
+        self.scoring, self.seen, self.stale = scoring, scoring.scored, 0
+
+    def ended(self, intermediate_result: Any) -> bool:
+        """Called by scipy after each generation; scipy decides by the argument's name what to pass."""
+        self.stale = self.stale + 1 if self.scoring.scored == self.seen else 0
+        self.seen = self.scoring.scored
+        return self.scoring.spent or self.stale >= STALE_GENERATIONS
+
+
+def _individuals(scoring: Scoring) -> int:
+    assert scoring.left is not None
+    return int(np.clip(scoring.left // 10, *POPULATION))
+
+
+def local(ground: Ground, scoring: Scoring, seed: int) -> None:
+    """Climb from the model's best candidate, one step at a time; then from others, then from random configs."""
+    assert scoring.left is not None
+    candidates = _candidates(ground, scoring, max(1, int(CANDIDATE_SHARE * scoring.left)))
+    starts = candidates[np.argsort(scoring(candidates), kind="stable")] if candidates.height else candidates
+    climbed: set[tuple[object, ...]] = set()
+    for start in starts.rows(named=True):
+        _climb(ground, scoring, start, climbed)
+        if scoring.spent:
+            return
+    for number in count(1):
+        before = scoring.scored
+        drawn = ground.sample(RESTART, seed + number)
+        order = np.argsort(scoring(drawn), kind="stable")
+        _climb(ground, scoring, drawn.row(int(order[0]), named=True), climbed)
+        if scoring.spent or (scoring.scored == before and number > STALE_GENERATIONS):
+            return
+
+
+def _candidates(ground: Ground, scoring: Scoring, most: int) -> pl.DataFrame:
+    """The configs that worked in training and can run this problem, the best on average first."""
+    frame = scoring.model.candidates
+    if not frame.height:
+        return ground.frame([])
+    ordered = frame.with_row_index("__row").sort("share", "__row", descending=[True, False])
+    columns = [pl.col(f"config.{name}").alias(name) for name in ground.parameters]
+    return ground.valid(ordered.select(columns)).head(most)
+
+
+def _climb(ground: Ground, scoring: Scoring, point: dict[str, Any], climbed: set[tuple[object, ...]]) -> None:
+    """Steepest descent of the score; it never starts from the same config twice."""
+    score = float(scoring(ground.frame([point]))[0])
+    while tuple(point.values()) not in climbed and not scoring.spent:
+        climbed.add(tuple(point.values()))
+        around = ground.neighbours(point)
+        if not around.height:
+            return
+        scores = scoring(around)
+        best = int(np.argmin(scores))
+        if scores[best] >= score:
+            return
+        point, score = around.row(best, named=True), float(scores[best])
+
+
+def with_optuna(ground: Ground, scoring: Scoring, seed: int) -> None:
+    """optuna's tree-structured Parzen estimator; each suggestion is moved to the nearest valid config."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise NotFound.package("`strategy=optuna` (unlike `de`)", "optuna", "tune") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    distributions: dict[str, optuna.distributions.BaseDistribution] = {
+        name: optuna.distributions.IntDistribution(0, parameter.size - 1)
+        if parameter.ordered
+        else optuna.distributions.CategoricalDistribution(range(parameter.size))
+        for name, parameter in ground.parameters.items()
+        if parameter.size > 1
+    }
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    stale = 0
+    while not scoring.spent and stale < STALE_GENERATIONS:
+        before = scoring.scored
+        asked = [study.ask(distributions) for _ in range(ASKED_AT_ONCE)]
+        places = [[trial.params.get(name, 0) for name in ground.parameters] for trial in asked]
+        scores = _projected_scores(ground, scoring, np.array(places))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # optuna warns of infinite scores, which occur once the budget is spent
+            for trial, score in zip(asked, scores, strict=True):
+                study.tell(trial, float(score) if np.isfinite(score) else 1e300)
+        stale = stale + 1 if scoring.scored == before else 0
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "exhaustive": exhaustive,
+    "random": random,
+    "de": differential_evolution,
+    "local": local,
+    "optuna": with_optuna,
+}

@@ -1,0 +1,1 @@
+"""What a user touches: the public functions, the command line, the server."""

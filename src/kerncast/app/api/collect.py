@@ -1,0 +1,213 @@
+"""`kerncast.collect`: measure the kernels of a family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, overload
+
+from kerncast.app.api.active import worth_by_model
+from kerncast.app.api.on_ray import HERE, Cluster, connected
+from kerncast.app.api.parameters import MaxFlops
+from kerncast.app.api.results import Problems, assignments, place_of, problem_texts, with_preset
+from kerncast.app.api.showing import Wanted, shown
+from kerncast.core.device import Device
+from kerncast.core.io.help import Help
+from kerncast.core.op import Family
+from kerncast.core.progress import Progress
+from kerncast.data.dataset import Dataset
+from kerncast.errors import InvalidValue
+from kerncast.library import devices as profiles
+from kerncast.library.declared.family_file import SUFFIX, family_with_preset
+from kerncast.library.problems import problem_notes
+from kerncast.measuring.active import MOST_CANDIDATES
+from kerncast.measuring.estimate import Estimate, estimate
+from kerncast.measuring.plan import (
+    Measuring,
+    Planned,
+    Runner,
+    Source,
+    asked_vectors,
+    memory_bytes,
+    planned,
+    retried,
+    runner,
+    seconds,
+)
+from kerncast.measuring.request import Active, Extent, Request, Stop, Summary
+from kerncast.measuring.run import collect as run
+from kerncast.measuring.sweeping import Vectors
+from kerncast.measuring.sweeping.files import MANIFEST as VECTORS
+
+MEASURING, EVERYTHING = Measuring(), Extent()
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The result of a collection: its summary, and how many vectors were requested."""
+
+    summary: Summary
+    vectors: int
+    beside: tuple[Collected, ...] = ()
+    """The same for other kinds of device, if a cluster has several: a dataset each, at `summary.path`."""
+
+
+@overload
+def collect(family: Family | str | Path | Source, *, dry_run: Literal[True], **options: Any) -> Estimate: ...
+@overload
+def collect(family: Family | str | Path | Source, *, dry_run: Literal[False] = False, **options: Any) -> Dataset: ...
+def collect(  # type: ignore[misc]  # the overloads name what decides the result, not all options
+    family: Annotated[Family | str | Path | Source, Help(metavar="FAMILY|VECTORS", names="families")],
+    *,
+    problems: Annotated[
+        Problems, Help("As for `kerncast sweep`: small, llm, wide, edge, lognormal:N, grid:…, FILE.", metavar="SPEC")
+    ] = (),
+    vary: Annotated[
+        Mapping[str, Any] | Sequence[str] | None,
+        Help("One more axis: dtype=fp32, layout=all, threads=1,2. May be repeated.", metavar="NAME=VALUES"),
+    ] = None,
+    configs: Annotated[
+        str | None,
+        Help(
+            "all, sample:N (per problem), portfolio:FILE (or a dataset), for CK Tile kernels:FILE (names of kernels) or "
+            "build:DIR (the benchmarks of a build folder), or for gemm/triton what Inductor offers: inductor, "
+            "inductor:exhaustive. [default: all]",
+            metavar="SPEC",
+        ),
+    ] = None,
+    max_flops: MaxFlops = None,
+    seed: Annotated[int, Help(least=0)] = 0,
+    out: Annotated[str | Path | None, Help("The dataset to write or to continue.", metavar="DATASET", required=True)] = None,
+    measuring: Measuring = MEASURING,
+    extent: Extent = EVERYTHING,
+    cluster: Cluster = HERE,
+    dry_run: Annotated[bool, Help("Print vectors, compilations, time (by a short trial) and disk; write nothing.")] = False,
+    progress: Wanted = "auto",
+) -> Dataset | Estimate:
+    """Measure the kernels of a family, or the vectors of a sweep, and return the dataset; nothing measured is ever lost.
+
+    `family` is a family, its name, a sweep, or the folder that a sweep wrote. If a collection is killed or interrupted, the
+    same call with the same `out` continues. `dataset.collected` says what this call measured. With `dry_run`, no dataset is
+    written, and the estimate says what it would take.
+
+    `measuring` says what measures and how: `Measuring(samples=9, cache="cold")`. If `alike_failures` configs in a row fail in
+    the same way, the cause is not the kernels: the collection stops, and none of them gets a row (0: never). `capture_hw` keeps
+    what rocminfo, nvidia-smi and lscpu say in the dataset (`dataset.hardware`), and warns where it contradicts the profile of
+    the device.
+
+    `extent` says how much of it this call measures: `Extent(budget="10m", active=True)`. `retry_failed` measures failed rows of
+    `out` again: True for all of them, or the statuses that are meant. Once `stop()` is true, the collection ends in about a
+    second; what has no row yet is left for the next call.
+
+    With `cluster=Cluster("ray")`, every device of a Ray cluster measures, this process alone writes, and devices and nodes may
+    come and go (docs/fleet.md). `Measuring.resource` counts the devices of a node: `GPU`, or one of your own such as `card`.
+    Devices of another kind than the first go to datasets of their own: `dataset.collected.beside`.
+    """
+    if measuring.resource is not None:
+        cluster.refuse_if_local("resource")
+    named, source, preset = _what(family)
+    if measuring.benchmark is None and measuring.backend is None and isinstance(family, str) and family.endswith(SUFFIX):
+        measuring = replace(measuring, benchmark=family)  # the same file says how its kernels are measured
+    if cluster.is_ray and measuring.devices is not None:
+        raise InvalidValue("the cluster says which devices there are: leave out `devices`, or count others with `resource`")
+    runs = runner(named, measuring, elsewhere=cluster.is_ray)
+    request = Request(
+        family=named,
+        backend=runs.name,
+        devices=runs.devices,
+        out=place_of(out, "dataset"),
+        policy=measuring.policy(runs.benchmark),
+        chunk_size=measuring.chunk_size,
+        budget_seconds=None if extent.budget is None else seconds(extent.budget),
+        extend=extent.resume or bool(extent.retry_failed),
+        reset_command=runs.reset_words or measuring.reset_words,
+        options=runs.options,
+        build_jobs=measuring.build_jobs,
+        alike_failures=measuring.alike_failures,
+        capture_hw=measuring.capture_hw,
+        retry=retried(extent.retry_failed),
+        memory_bytes=memory_bytes(measuring.memory),
+        active=Active(worth_by_model(named, seed), seed, extent.max_vectors) if extent.active else None,
+    )
+    specs = problem_texts(problems)
+
+    asked: dict[str, Any] = {
+        "vectors": source, "problems": specs,
+        "vary": assignments(vary) if source is not None else with_preset(preset, assignments(vary)),
+        "configs": configs, "max_flops": max_flops, "seed": seed,
+        "max_vectors": None if extent.active else extent.max_vectors,
+    }  # fmt: skip
+
+    def plan(device: Device | None) -> Planned:
+        return planned(named, **asked, device=device, most_candidates=MOST_CANDIDATES if extent.active else None)
+
+    def say_notes(wanted: Planned, show: Progress) -> Planned:
+        given = [] if isinstance(wanted.source, Vectors) else wanted.source.selection.notes
+        for note in (*problem_notes(named, specs), *given):
+            show.say(note)
+        return wanted
+
+    if cluster.is_ray:
+        if dry_run:
+            raise InvalidValue(
+                "`dry_run` tries vectors on this machine: leave out `on=ray`, run it on a machine with such a device, and "
+                "divide the time by the number of devices"
+            )
+        _refuse_early(request, asked)
+        with connected(cluster.address), shown(progress) as show:
+            fleet = _on_fleet(
+                request, lambda device: say_notes(plan(device), show), runs, measuring.resource, show, extent.stop
+            )
+            return _opened(fleet)
+    kernels = runs.backend()
+    wanted = plan(runs.device(kernels))
+    with shown(progress) as show:
+        say_notes(wanted, show)
+    if dry_run:
+        return estimate(request, kernels, wanted)
+    if runs.benchmark is not None:
+        # If the benchmark's version cannot be read, fail here and not after resetting a device.
+        kernels.software(named.id)
+    with shown(progress, what="preparing") as show:
+        summary = run(request, wanted.blocks(), total=wanted.total, progress=show, stop=extent.stop)
+    return _opened([Collected(summary, wanted.total)])
+
+
+def _what(given: Family | str | Path | Source) -> tuple[Family, Source | None, Mapping[str, Any]]:
+    """The family, the vectors of a sweep if one is given, and what an alias of the op means."""
+    if isinstance(given, Family):
+        return given, None, {}
+    if isinstance(given, Source):
+        return given.family, given, {}
+    if (Path(given) / VECTORS).is_file():
+        vectors = Vectors.open(given)
+        return vectors.family, vectors, {}
+    family, preset = family_with_preset(str(given))
+    return family, None, preset
+
+
+def _refuse_early(request: Request, asked: dict[str, Any]) -> None:
+    """Refuse, before a cluster is asked for anything, what no device of it could make right."""
+    asked_vectors(request.family, profiles.local(), **asked)
+    if request.out.exists():
+        Dataset.open(request.out, journal=False)
+
+
+def _on_fleet(
+    request: Request, plan: Callable[[Device], Planned], runs: Runner, resource: str | None, show: Progress, stop: Stop
+) -> list[Collected]:
+    from kerncast.measuring.fleet.roster import CPU, GPU
+    from kerncast.measuring.fleet.run import collect_on_fleet
+
+    counted = resource or (CPU if runs.kind.runs_on_cpu else GPU)
+    found = collect_on_fleet(request, plan, counted, progress=show, stop=stop)
+    return [Collected(summary, vectors) for summary, vectors in found]
+
+
+def _opened(found: Sequence[Collected]) -> Dataset:
+    """The first dataset, with what was measured just now."""
+    first, *others = found
+    dataset = Dataset.open(first.summary.path)
+    dataset.collected = replace(first, beside=tuple(others))
+    return dataset

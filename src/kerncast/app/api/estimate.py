@@ -1,0 +1,218 @@
+"""`kerncast.estimate`: how long one step of a whole model takes on a device, op by op."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from kerncast.answering.prediction import Prediction
+from kerncast.app.api.parameters import StoreOf
+from kerncast.app.api.predict import predict
+from kerncast.app.api.showing import Wanted, shown
+from kerncast.core.device import Device
+from kerncast.core.io.atomic import write_text
+from kerncast.core.io.help import Help
+from kerncast.core.io.places import check_place
+from kerncast.core.progress import Progress
+from kerncast.errors import InvalidValue, KerncastError, quoted
+from kerncast.estimating.calls import COLLECTIVES
+from kerncast.estimating.config_file import read_decoder
+from kerncast.estimating.decoder import Decoder
+from kerncast.estimating.deployment import Deployment, Workload, checked_deployment, checked_workload
+from kerncast.estimating.formats import asked
+from kerncast.estimating.result import Comparison, Estimate
+from kerncast.estimating.totals import estimated
+from kerncast.library import devices
+from kerncast.models.store.store import Store
+
+ALL = "all"
+LAUNCH_US = 5.0
+LARGEST_IMBALANCE = 10.0
+
+
+def estimate(
+    config: Annotated[str | os.PathLike[str] | Mapping[str, Any], Help(metavar="CONFIG", several=False)],
+    *,
+    device: Annotated[
+        str | Path | Device,
+        Help(
+            "The device of which there are `tp` (or `ep`): a profile, your own profile, or all to compare every GPU.",
+            metavar="NAME|FILE.toml|all",
+            names="devices",
+            required=True,
+        ),
+    ],
+    tp: Annotated[int, Help("GPUs that share each layer (tensor parallelism).", metavar="N")] = 1,
+    ep: Annotated[
+        int | None, Help("GPUs that share the experts; above `tp`, all but the experts is copied. [default: 1]", metavar="N")
+    ] = None,
+    batch: Annotated[int, Help("Sequences, on all GPUs together.", metavar="N")] = 1,
+    context: Annotated[int, Help("Tokens of each sequence.", metavar="N", required=True)],
+    new_tokens: Annotated[
+        int | None,
+        Help(
+            "decode: tokens to generate [default: 1]; prefill: the last ones of the prompt, the rest is cached [default: all].",
+            metavar="N",
+        ),
+    ] = None,
+    phase: Annotated[str, Help("What the step does.", metavar="prefill|decode")] = "decode",
+    dtype: Annotated[
+        str | None, Help("Format of weights: bf16, fp8, fp8_block, nvfp4, int4_wo … [default: the config's]", metavar="NAME")
+    ] = None,
+    kv_dtype: Annotated[
+        str | None, Help("Element type of the cache: bf16, fp8 … [default: the config's]", metavar="NAME")
+    ] = None,
+    imbalance: Annotated[
+        float, Help("Exponent of the power law of the experts' loads: 1.2 is usual; 0: all have the same load.", metavar="X")
+    ] = 0.0,
+    software: Annotated[
+        str | None, Help("The server whose kernels are meant: vllm, vllm==0.24.0, trtllm, sglang.", metavar="NAME")
+    ] = None,
+    graphs: Annotated[bool, Help("The kernels of a step are launched one by one, not at once.")] = True,
+    launch_us: Annotated[
+        float | None, Help("With `graphs=False`: microseconds between two launches. [default: 5.0]", metavar="US")
+    ] = None,
+    picture: Annotated[str | Path | None, Help("Also draw the shares, or the devices.", metavar="FILE.svg")] = None,
+    store: StoreOf = None,
+    progress: Wanted = "auto",
+) -> Estimate | Comparison:
+    """Estimate one step of a model: the kernels that it runs on each GPU, and what they add up to.
+
+    `config` is the config.json of a Hugging Face model, the folder that holds it, or what it holds. `device` is the name of a
+    profile, the path of a TOML profile, a `Device`, or `all` for a comparison of all GPUs that have a profile. `batch` counts
+    sequences, `context` the tokens of each: in decode with the new one, in prefill those of the prompt, the last `new_tokens`
+    of which are computed (all, unless it says otherwise). In decode, `new_tokens` is how many are generated; the step is the
+    middle one. `tp` GPUs share every layer, `ep` the experts; with `ep` above `tp` there are several copies of everything else.
+    `imbalance` is the exponent of a power law of the loads of the experts; 0: all have the same. Without `graphs`, kernels are
+    launched one by one, `launch_us` (5) apart at least. `picture` is the SVG file to draw.
+    """
+    if picture is not None:
+        if Path(picture).suffix.lower() != ".svg":
+            raise InvalidValue(f"`picture` must end in .svg, got {quoted(picture)}")
+        check_place("picture", Path(picture))
+    decoder, spread, work = _checked(config, tp, ep, batch, context, new_tokens, phase, dtype, kv_dtype)
+    options = _Options(software, _opened(store), _hundredths(imbalance, decoder), _launch_ns(launch_us, graphs))
+    with shown(progress) as show:
+        if device == ALL:
+            found: Estimate | Comparison = _compared(decoder, spread, work, options, show)
+        else:
+            found = options.estimated(decoder, spread, work, _device(device), show)
+    if picture is not None:
+        write_text(Path(picture), found.picture())
+    return found
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What is the same for all devices."""
+
+    software: str | None
+    store: Store | None
+    imbalance: int
+    launch_ns: float | None
+
+    def estimated(self, decoder: Decoder, spread: Deployment, work: Workload, device: Device, show: Progress) -> Estimate:
+        """The estimate on one device."""
+
+        ask = _Asking(device, self.software, self.store, show)
+        return estimated(decoder, spread, work, device, ask, imbalance=self.imbalance, launch_ns=self.launch_ns, progress=show)
+
+
+class _Asking:
+    """Asks about the ops of one step on one device: models of one server, where it has them."""
+
+    def __init__(self, device: Device, software: str | None, store: Store | None, show: Progress) -> None:
+        self.device, self.software, self.store, self.show = device, software, store, show
+        self.server: str | None = None
+        """Without `software`: that of the model that answered first."""
+
+    def __call__(self, op: str, problems: list[Mapping[str, Any]]) -> Sequence[Prediction]:
+        if op in COLLECTIVES:
+            return self._shared(op, problems)
+        if self.software is not None:
+            return self._predict(op, problems, self.software)
+        if self.server is not None:
+            found = self._predict(op, problems, self.server)
+            if all((item.software or "").startswith(self.server) for item in found):
+                return found
+        found = self._predict(op, problems, None)
+        first = next((item.software for item in found if item.software), "")
+        self.server = self.server or first.partition("==")[0] or None
+        return found
+
+    def _shared(self, op: str, problems: list[Mapping[str, Any]]) -> Sequence[Prediction]:
+        """Communication: of a server that has a kernel of its own for it, else of the library that servers share."""
+        found = self._predict(op, problems, self.software or self.server)
+        if all(item.basis == "model" for item in found):
+            return found
+        shared = self._predict(op, problems, None)
+        return [own if own.basis == "model" else replace(other, note="") for own, other in zip(found, shared, strict=True)]
+
+    def _predict(self, op: str, problems: list[Mapping[str, Any]], software: str | None) -> Sequence[Prediction]:
+        return predict(op, problems, device=self.device, software=software, store=self.store, progress=self.show)
+
+
+def _compared(decoder: Decoder, spread: Deployment, work: Workload, options: _Options, show: Progress) -> Comparison:
+    found, refused = [], {}
+    gpus = [item for item in devices.profiles().values() if item.kind == "gpu" and not devices.names_an_architecture(item)]
+    for number, device in enumerate(gpus):
+        show.stage(device.name, number + 1, len(gpus))
+        try:
+            found.append(options.estimated(decoder, spread, work, device, show))
+        except KerncastError as error:
+            refused[device.name] = str(error)
+    if not found:
+        raise InvalidValue(f"no device could be estimated: {next(iter(refused.values()), 'there is no profile of a GPU')}")
+    return Comparison(tuple(sorted(found, key=lambda item: (item.step_ns, item.device))), refused)
+
+
+def _checked(
+    config: Any, tp: int, ep: int | None, batch: int, context: int, new_tokens: int | None, phase: str, dtype: str | None,
+    kv_dtype: str | None,
+) -> tuple[Decoder, Deployment, Workload]:  # fmt: skip
+    work = checked_workload(phase, batch, context, new_tokens)
+    decoder, unknown_format = read_decoder(config)
+    if unknown_format is not None and dtype is None:
+        raise InvalidValue(f"{decoder.name}: {unknown_format}")
+    decoder = replace(decoder, formats=asked(decoder.formats, dtype, kv_dtype, decoder.has_experts))
+    return decoder, checked_deployment(decoder, tp, ep), work
+
+
+def _device(given: str | Path | Device) -> Device:
+    if isinstance(given, Device):
+        return given
+    if not isinstance(given, str | Path):
+        raise InvalidValue(f"`device` is a name, the path of a profile, all or a Device, got {type(given).__name__}")
+    return devices.get(str(given))
+
+
+def _opened(store: Store | str | Path | None) -> Store | None:
+    return store if isinstance(store, Store) or store is None else Store.open(store)
+
+
+def _hundredths(imbalance: float, decoder: Decoder) -> int:
+    """The exponent as the op `moe` has it: a whole number of hundredths."""
+    if not _is_number(imbalance) or not 0 <= imbalance <= LARGEST_IMBALANCE:
+        raise InvalidValue(f"`imbalance` must be from 0 to {LARGEST_IMBALANCE:g}, got {quoted(imbalance)}")
+    if imbalance and not decoder.has_experts:
+        raise InvalidValue(f"`imbalance={imbalance:g}` is about experts, and {decoder.name} has none: leave it out")
+    return round(imbalance * 100)
+
+
+def _launch_ns(launch_us: float | None, graphs: bool) -> float | None:
+    """The time between launches; None if the step is one graph."""
+    if graphs:
+        if launch_us is not None:
+            raise InvalidValue("`launch_us` counts only with `graphs=False`: add that, or leave `launch_us` out")
+        return None
+    given = LAUNCH_US if launch_us is None else launch_us
+    if not _is_number(given) or not 0 < given < 1e6:
+        raise InvalidValue(f"`launch_us` must be above 0 and below a second, got {quoted(given)}")
+    return given * 1e3
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,139 @@
+"""`kerncast.evaluate`: how good a model is on problems that it has not seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from kerncast.answering.selector import Selector
+from kerncast.app.api.measured import paths_of
+from kerncast.app.api.on_ray import HERE, Cluster, spread_over
+from kerncast.app.api.parameters import Datasets, ModelOf, RowsOf, Where
+from kerncast.app.api.results import model_of, row_conditions
+from kerncast.app.api.showing import Wanted, shown
+from kerncast.core.io.help import Help
+from kerncast.core.io.places import check_place
+from kerncast.core.progress import Progress
+from kerncast.errors import InvalidValue
+from kerncast.evaluating.budget import budget_curves
+from kerncast.evaluating.evaluation import Evaluation
+from kerncast.evaluating.evaluation import evaluate as run
+from kerncast.evaluating.off_grid import off_grid as held_out_by_kind
+from kerncast.evaluating.predictions import write_evaluated
+from kerncast.evaluating.report import check_can_report, write_report
+from kerncast.evaluating.seeds import seed_lines
+from kerncast.evaluating.solutions import read_solutions, score_solutions
+from kerncast.evaluating.tier_lines import tier_lines
+from kerncast.models.model import Model
+
+# A report lists at least this many of the worst problems.
+FEWEST_WORST = 20
+
+
+def evaluate(
+    model: ModelOf,
+    data: Datasets,
+    *,
+    split: Annotated[
+        str | None,
+        Help(
+            "Refit the model's recipe fold by fold, split by problem, size, config, device, or a split of the op (gemm: nk).",
+            metavar="HOW",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int, Help("Refit `split` with this many seeds, and show how much the figures differ.", metavar="N", least=1)
+    ] = 1,
+    include_seen: Annotated[bool, Help("Score problems the model was trained on too; labelled as such.")] = False,
+    where: Where = (),
+    software: RowsOf = None,
+    report: Annotated[str | Path | None, Help("Write a report (one file, readable offline).", metavar="HTML")] = None,
+    budget_curve: Annotated[bool, Help("Show how much data is needed, by refitting on parts of it; takes a while.")] = False,
+    off_grid: Annotated[
+        bool,
+        Help(
+            "Also refit without each kind of problems (badly aligned, very small or large, lopsided) and score every "
+            "tier there."
+        ),
+    ] = False,
+    against: Annotated[
+        str | Path | None,
+        Help(
+            "Choices of another system to score next to the model: a JSON list of {problem, config}, a max-autotune solution, "
+            "an Inductor lookup table, or a CSV or parquet table.",
+            metavar="SOLUTIONS",
+        ),
+    ] = None,
+    worst: Annotated[
+        int, Help("How many of the worst choices and of the worst predictions to list.", metavar="N", least=0)
+    ] = 10,
+    save_predictions: Annotated[
+        str | Path | None, Help("Write one row per vector; `kerncast compare` takes two such files.", metavar="PARQUET")
+    ] = None,
+    threads: Annotated[int, Help("Threads to refit with. [default: all cores]", least=0)] = 0,
+    tiers: Annotated[bool, Help("Do not score and time the quick tiers of `kerncast select`.")] = True,
+    cluster: Cluster = HERE,
+    progress: Wanted = "auto",
+) -> Evaluation:
+    """Score a model against the best measured config of every problem that it has not seen.
+
+    Problems that it was trained on are left out and counted. To score the training data itself, `split` refits the recipe
+    fold by fold: problem, size, config, device, or a split that the op names. `seeds` repeats that with other seeds, one line
+    of figures each. `off_grid` also refits it without each kind of problems (badly aligned, very small or large, lopsided) and
+    scores what every tier chooses there, whatever its status.
+    `report` writes one offline HTML file. On a Ray `cluster`, the folds of `split`, of all `seeds`, are its tasks.
+    """
+    if cluster.is_ray and split is None:
+        raise InvalidValue("`on=ray` is for the folds of `split`, and without it nothing is fitted: leave it out")
+    if seeds < 1 or (seeds > 1 and split is None):
+        raise InvalidValue(
+            f"`seeds` is how often `split` is refitted, at least once, got {seeds} with split={split}: add `split`"
+        )
+    page, rows = (None if path is None else Path(path) for path in (report, save_predictions))
+    check_place("report", page)
+    check_place("save_predictions", rows)
+    if page is not None:
+        check_can_report()
+    judged = model_of(model)
+    # Read now, so that a bad file is refused before anything is fitted.
+    devices = [item.name for item in judged.manifest.devices]
+    solutions = None if against is None else read_solutions(Path(against), judged.family, devices)
+    paths, kept = paths_of(data, judged.family), row_conditions(where, software)
+    with spread_over(cluster) as spread, shown(progress) as show:
+        found = run(
+            judged, paths, split=split, include_seen=include_seen, where=kept, worst=max(worst, FEWEST_WORST),
+            threads=threads, spread=spread, progress=show,
+        )  # fmt: skip
+        if split is not None and seeds > 1:
+            own = found.as_json()["overall"]
+            lines = seed_lines(judged, paths, split, seeds, own, kept, threads, spread=spread, progress=show)
+            found = found.extended(seeds=lines)
+        if budget_curve:
+            found = found.extended(budget=budget_curves(judged, paths, kept, threads, progress=show))
+        if off_grid:
+            lines = held_out_by_kind(judged, paths, kept, threads, tiers=tiers, progress=show)
+            found = found.extended(off_grid=lines)
+        if tiers and split is None and found.overall.efficiency is not None:
+            found = found.extended(tiers=_tiers(found, judged, show))
+        if solutions is not None:
+            found = found.extended(against=score_solutions(solutions, found, judged.family))
+        write_files(found, judged, page, rows, show)
+    return found
+
+
+def write_files(found: Evaluation, model: Model, report: Path | None, save_predictions: Path | None, show: Progress) -> None:
+    """Write the files that the caller asked for."""
+    if save_predictions is not None:
+        write_evaluated(save_predictions, found)
+    if report is not None:
+        show.stage(f"writing {report}")
+        write_report(found, model, report)
+
+
+def _tiers(found: Evaluation, model: Model, show: Progress) -> list[dict[str, Any]] | None:
+    """A line per tier; None if the model does not record what that needs."""
+    if not model.candidates.height or model.out_of_fold is None or len(model.manifest.devices) > 1:
+        return None
+    selector = Selector(model, progress=show)
+    show.stage("asking the tiers")
+    return tier_lines(found, selector)

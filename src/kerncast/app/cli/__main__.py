@@ -1,0 +1,5 @@
+"""`python -m kerncast.app.cli`."""
+
+from kerncast.app.cli import main
+
+main()

@@ -1,0 +1,247 @@
+"""A verb of the command line, read off a function: what a parameter is called, takes and means is said in its signature.
+
+A positional parameter is an argument, a keyword one is an option, and one without `Help` is not on the command line. A value
+that groups several parameters (`Measuring`) is an option for each of its fields.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+
+from kerncast.app.cli import completing
+from kerncast.app.cli.options import in_options
+from kerncast.app.cli.stored import LOOKED_UP, store_of_model
+from kerncast.core.io.help import Help
+from kerncast.errors import InvalidValue
+
+# Types of which a command line may name several.
+SEVERAL = (Sequence, Iterable, Mapping, list, tuple)
+
+
+class Call:
+    """A public function, and what the command line gives for its parameters: `call["out"]`, `call(progress=show)`."""
+
+    def __init__(
+        self, function: Callable[..., Any], given: dict[str, Any], knobs: dict[str, Any], names: Collection[str]
+    ) -> None:
+        self._function, self._given, self.knobs = function, given, knobs
+        self._names = names
+
+    def __getitem__(self, name: str) -> Any:
+        return self._given[name]
+
+    def refuse_given(self, why: str, *allowed: str) -> None:
+        """Refuse the first option that is given and is not `allowed`: another use of the verb does not take it."""
+        context = click.get_current_context()
+        for name in self._names:
+            source = context.get_parameter_source(name)
+            if name not in allowed and source is click.core.ParameterSource.COMMANDLINE:
+                option = next(max(item.opts, key=len) for item in context.command.params if item.name == name)
+                raise InvalidValue(f"{option} {why}: leave it out")
+
+    def __call__(self, **more: Any) -> Any:
+        return self._function(**(self._given | more))
+
+
+class Verb(click.Command):
+    """A command with an option for each knob, too; knobs are looked up when the command is asked, not on import."""
+
+    def __init__(self, name: str, *, knobs: Callable[[], list[click.Option]] | None = None, **options: Any) -> None:
+        super().__init__(name, **options)
+        self.knobs = knobs
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        own = super().get_params(ctx)
+        taken = {item.name for item in own}
+        more = [] if self.knobs is None else [item for item in self.knobs() if item.name not in taken]
+        return [*own[:-1], *more, *own[-1:]]  # --help stays last
+
+
+def verb(
+    name: str, function: Callable[..., Any] | None = None, *, knobs: Callable[[], list[click.Option]] | None = None
+) -> Callable[[Callable[..., None]], Verb]:
+    """The verb of a public function. What is decorated gets a `Call` of it and shows the result, as options of its own say.
+
+    Without a function, the decorated one has all parameters itself.
+    """
+
+    def made(show: Callable[..., None]) -> Verb:
+        called = [] if function is None else list(_declared(function))
+        shown = list(_declared(show))
+        own, names, every = {item.name for item in shown}, {item.name for item in called}, [*called, *shown]
+
+        def run(**given: Any) -> None:
+            given |= {item.name: item.default for item in every if given[item.name] == () and item.default is None}
+            rest = _grouped(shown, {key: given.pop(key) for key in list(given) if key in own})
+            if function is None:
+                show(**rest)
+            else:
+                knobs = {key: given.pop(key) for key in list(given) if key not in names}
+                show(Call(function, _grouped(called, given), knobs, names), **rest)
+
+        run.__doc__ = show.__doc__
+        params = [item.parameter() for item in sorted(every, key=lambda item: not item.positional)]
+        if any(item.help.names in LOOKED_UP for item in every):
+            params.insert(-1, store_of_model())
+        command = Verb(name, params=params, callback=run, help=inspect.getdoc(show), knobs=knobs)
+        for item in params:
+            if isinstance(item, click.Option) and item.help is not None:
+                item.help = in_options(item.help, command)
+        return command
+
+    return made
+
+
+class VerbGroup(click.Group):
+    """A verb with verbs of its own."""
+
+    def verb(self, name: str, function: Callable[..., Any] | None = None) -> Callable[[Callable[..., None]], Verb]:
+        """As `verb`, for a verb of this one."""
+
+        def made(show: Callable[..., None]) -> Verb:
+            command = verb(name, function)(show)
+            self.add_command(command)
+            return command
+
+        return made
+
+
+def group(name: str, *, kind: type[VerbGroup] = VerbGroup) -> Callable[[Callable[..., None]], VerbGroup]:
+    """A verb with verbs of its own. What is decorated is called if none of them is named, and has options for that."""
+
+    def made(show: Callable[..., None]) -> VerbGroup:
+        params = [item.parameter() for item in _declared(show)]
+
+        def run(**given: Any) -> None:
+            named = click.get_current_context().invoked_subcommand
+            if named is None:
+                show(**given)
+            elif any(given.values()):
+                raise InvalidValue(f"options of `kerncast {name} {named}` come after its name: move them there")
+
+        return kind(name, params=params, callback=run, help=inspect.getdoc(show), invoke_without_command=bool(params))
+
+    return made
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A parameter of a function that the command line has, or a field of a value that groups some."""
+
+    name: str
+    kind: Any
+    default: Any
+    help: Help
+    positional: bool = False
+    group: tuple[str, type] | None = None
+    """The parameter whose field it is, and the class of that."""
+
+    @property
+    def members(self) -> list[Any]:
+        """The types that it may have, without None."""
+        return [item for item in _members(self.kind) if item is not type(None)]
+
+    @property
+    def several(self) -> bool:
+        return self.help.several if self.help.several is not None else any(get_origin(item) in SEVERAL for item in self.members)
+
+    @property
+    def type(self) -> Any:
+        """What click converts it to; texts are left to the function, which takes them."""
+        if self.help.names in LOOKED_UP:
+            return LOOKED_UP[self.help.names]
+        choices = self.help.choices or next((get_args(item) for item in self.members if get_origin(item) is Literal), ())
+        if choices:
+            return click.Choice(choices)
+        if str in self.members or (self.several and Path not in _items(self.members)):
+            return str
+        if Path in _items(self.members):
+            return click.Path(path_type=Path)
+        if int in self.members:
+            return int if self.help.least is None else click.IntRange(min=int(self.help.least))
+        if float in self.members:
+            return float if self.help.least is None else click.FloatRange(min=self.help.least)
+        return str
+
+    def parameter(self) -> click.Parameter:
+        """The argument or the option."""
+        told = self.help
+        complete = None if told.names is None else getattr(completing, told.names, None)
+        if self.positional:
+            return click.Argument(
+                [self.name], metavar=told.metavar, type=self.type, nargs=-1 if self.several else 1,
+                required=told.required or self.default is inspect.Parameter.empty, shell_complete=complete,
+            )  # fmt: skip
+        common: dict[str, Any] = {"help": told.text or None}
+        if self.members == [bool]:
+            flag = told.option or f"--{'no-' if self.default else ''}{self.name.replace('_', '-')}"
+            if self.default:
+                common["callback"] = lambda context, option, value: not value
+            return click.Option([flag, self.name], is_flag=True, **common)
+        if told.alone is not None:
+            common |= {"is_flag": False, "flag_value": told.alone}
+        if told.above is not None:
+            common["callback"] = self._refuse_low
+        if self.default not in (None, "", (), MISSING, inspect.Parameter.empty):
+            common |= {"default": self.default, "show_default": "[default" not in told.text}
+        return click.Option(
+            [told.option or f"--{self.name.replace('_', '-')}", self.name], type=self.type, multiple=self.several,
+            metavar=told.metavar, required=told.required, shell_complete=complete, **common,
+        )  # fmt: skip
+
+    def _refuse_low(self, context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+        """Refuse a value that is not above the limit; NaN is refused too."""
+        if value is not None and self.help.above is not None and not value > self.help.above:
+            raise InvalidValue(f"{option.opts[0]} must be a number above {self.help.above:g}, got {value:g}")
+        return value
+
+
+def _declared(function: Callable[..., Any]) -> Iterator[Declared]:
+    hints = get_type_hints(function, include_extras=True)
+    for name, item in inspect.signature(function).parameters.items():
+        if item.kind is item.VAR_KEYWORD or name not in hints:
+            continue
+        group = next((one for one in _members(hints[name]) if is_dataclass(one)), None)
+        if (told := _help(hints[name])) is not None:
+            yield Declared(name, hints[name], item.default, told, item.kind is not item.KEYWORD_ONLY)
+        elif isinstance(group, type):
+            kinds = get_type_hints(group, include_extras=True)
+            for field in fields(group):
+                if (told := _help(kinds[field.name])) is not None:
+                    yield Declared(field.name, kinds[field.name], field.default, told, group=(name, group))
+
+
+def _grouped(declared: Sequence[Declared], given: dict[str, Any]) -> dict[str, Any]:
+    """The values of the parameters, of which some are values that group several."""
+    groups: dict[str, dict[str, Any]] = {}
+    classes: dict[str, type] = {}
+    for item in declared:
+        if item.group is not None:
+            name, classes[name] = item.group[0], item.group[1]
+            groups.setdefault(name, {})[item.name] = given.pop(item.name)
+    return given | {name: classes[name](**values) for name, values in groups.items()}
+
+
+def _members(kind: Any) -> list[Any]:
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _members(get_args(kind)[0])
+    return [one for item in get_args(kind) for one in _members(item)] if origin in (Union, UnionType) else [kind]
+
+
+def _items(members: Sequence[Any]) -> list[Any]:
+    """The types, and those of the items of sequences."""
+    return [*members, *(one for item in members for one in get_args(item))]
+
+
+def _help(kind: Any) -> Help | None:
+    """The last `Help`: a function may have another text than the alias that it uses."""
+    found = [item for item in getattr(kind, "__metadata__", ()) if isinstance(item, Help)]
+    return found[-1] if found else None

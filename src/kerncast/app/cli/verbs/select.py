@@ -1,0 +1,275 @@
+"""`kerncast select`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from kerncast.answering import search as searching
+from kerncast.answering.explain import Explanation
+from kerncast.answering.search import Search
+from kerncast.answering.selector import Selector
+from kerncast.app.api.printing import echo
+from kerncast.app.api.showing import shown
+from kerncast.app.cli.asking import (
+    ConfigsOf,
+    ProblemText,
+    answer_table,
+    checked_problems,
+    device_of,
+    parse_assignments,
+    read_problems,
+    steps,
+)
+from kerncast.app.cli.signals import polite_signals
+from kerncast.app.cli.verb import verb
+from kerncast.app.cli.views.output import Json, assignments, draw, duration, print_json, table
+from kerncast.core.io.help import Help
+from kerncast.core.io.terminal import known
+from kerncast.core.op import Problem
+from kerncast.errors import InvalidValue
+from kerncast.measuring.backends import backend_that_runs
+from kerncast.models.answer import Answer, Pin
+from kerncast.models.model import Model
+from kerncast.models.tier import CHOOSING, Tier
+
+# Of a list of answers, the table shows at most this many.
+MOST_SHOWN = 40
+# With fewer problems than this, compiling the model takes longer than asking it in Python: about 5 s against 0.1 s each.
+WORTH_COMPILING = 40
+REFUSED = 1
+# Configs that a search shows.
+FINALISTS = 10
+STRATEGIES = ("exhaustive", "random", "de", "local", "optuna")
+
+
+@verb("select")
+def command(
+    model: Annotated[Path, Help(metavar="MODEL", names="models")],
+    problem: ProblemText = (),
+    *,
+    top: Annotated[
+        int | None,
+        Help(
+            "Show the K best configs by the model's score: those of the tier, then all others. [default with `search`: 10]",
+            metavar="K",
+            least=1,
+        ),
+    ] = None,
+    tier: Annotated[
+        str,
+        Help(
+            "Where to look: every measured config, or the portfolio or the tree, which are built first.",
+            choices=tuple(tier.value for tier in CHOOSING),
+        ),
+    ] = "full",
+    explain: Annotated[bool, Help("Also say why: features, nearest measured problems, runners-up.")] = False,
+    measure: Annotated[
+        bool, Help("Time the configs that the model cannot tell apart, or those of `search`, on this machine.")
+    ] = False,
+    backend: Annotated[
+        str | None, Help("With `measure`: what runs them. [default: the first that can]", metavar="NAME")
+    ] = None,
+    configs: ConfigsOf = None,
+    device: Annotated[
+        str | None, Help("Which device, of a model that was trained on several together.", metavar="NAME", names="devices")
+    ] = None,
+    overrides: Annotated[
+        Path | None, Help("Which kernels exist and which choices are fixed: `available`, `deny`, [[pin]].", metavar="FILE.toml")
+    ] = None,
+    compiled: Annotated[bool, Help("Answer in Python even where there is a C compiler.", option="--no-compile")] = True,
+    search: Annotated[
+        bool, Help("Search all configs that the family declares for the model's device, not only measured ones.")
+    ] = False,
+    strategy: Annotated[
+        str | None,
+        Help(
+            "With `search`: every config, random ones, differential evolution, local steps from the model's best, or optuna. "
+            "[default: all of up to 100,000 configs, else local]",
+            choices=STRATEGIES,
+        ),
+    ] = None,
+    budget: Annotated[
+        int | None, Help("With `search`: configs to score. [default: 500; exhaustive: all]", metavar="N", least=1)
+    ] = None,
+    seed: Annotated[
+        int | None, Help("With `search`: the same seed gives the same answer. [default: 0]", metavar="N", least=0)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Choose the config to run for a problem, or for a file of problems.
+
+    The answer has a status: ok; out_of_range (outside what the model was trained on, with a fallback); unsupported;
+    no_valid_config. Python scores every config that was measured; a file of many problems compiles the model first. With
+    --tier portfolio or tree, the first call for a model builds and compiles the quick tiers, which takes up to a minute; later
+    ones find them in the cache. Exit code 1 when any problem got no config.
+
+    With --search, the model scores all configs that the family declares, each once, in batches. Constraints are applied first,
+    so every config that it names can be built; it may never have been measured.
+
+    \b
+    kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr
+    kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --top 10 --explain
+    kerncast select model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --overrides overrides.toml
+    kerncast select model problems.json --json
+    kerncast select shipped/gemm-vllm M=128 N=1536 K=7168 dtype=fp8 --device h100
+    kerncast select ck_model M=128 N=1536 K=7168 dtype=fp8 layout=rcr --configs kernels:mine.txt --top 5
+    kerncast select model M=512 N=512 K=512 dtype=fp32 layout=rrr --search --strategy local --budget 2000 --measure
+    """
+    if backend is not None and not measure:
+        raise InvalidValue("--backend needs --measure: without it nothing is run")
+    whole = Model.load(model)
+    if search:
+        others = {"tier": tier != "full", "explain": explain, "overrides": overrides, "no-compile": not compiled}
+        for option in (name for name, given in others.items() if given):
+            raise InvalidValue(f"--{option} chooses among measured configs, and --search among all: leave one of them out")
+        loaded = _on(whole, device)
+        asked = Problem(loaded.family, parse_assignments(problem, dict(loaded.family.problem.parameters)))
+        if measure:
+            backend_that_runs(loaded.family.id, backend)  # refused before anything is searched
+        with shown() as progress:
+            result = searching.search(
+                loaded, asked, strategy, budget=budget, top_k=top or FINALISTS, seed=seed or 0, configs=configs,
+                progress=progress,
+            )  # fmt: skip
+        _show_search(model, loaded.device.name, result, measure, backend, as_json)
+        return
+    for option, value in (("strategy", strategy), ("budget", budget), ("seed", seed)):
+        if value is not None:
+            raise InvalidValue(f"--{option} is for --search: add it, or leave --{option} out")
+    if measure and top:
+        raise InvalidValue("--measure times the configs that the model cannot tell apart and returns one: leave out --top")
+    given, listed = read_problems(problem, whole.family)
+    loaded = _on(whole, device_of(given, device, whole.family))
+    problems = checked_problems(given, loaded)
+    if listed and (explain or measure):
+        raise InvalidValue("--explain and --measure are for one problem: name it by its parameters")
+    quick = tier != Tier.FULL
+    worth = quick or len(problems) >= WORTH_COMPILING
+    with steps() as progress:
+        selector = Selector(loaded, tiers=None if quick else tier, tier=tier, compile=worth and compiled, configs=configs,
+                            overrides=overrides, progress=progress)  # fmt: skip
+    if top:
+        rankings = selector.rank_many(problems, top, tier if tier != "tree" else "portfolio")
+    elif measure:
+        rankings = [[_measured(selector, problems[0], backend)]]
+    else:
+        rankings = [[answer] for answer in selector.select_many(problems)]
+    explanation = _explained(selector, rankings[0][0], tier) if explain else None
+    if as_json:
+        _print(rankings, listed, top, explanation)
+    else:
+        _show(rankings, explanation)
+    if not all(ranking[0].ok for ranking in rankings):
+        raise SystemExit(REFUSED)
+
+
+def _on(model: Model, device: str | None) -> Model:
+    """The model for the device that is named; the only one of a model of one device."""
+    known = [record.name for record in model.manifest.devices]
+    if device is None:
+        if len(known) > 1:
+            raise InvalidValue(f"the model is of {', '.join(known)}: name the one to choose for with --device")
+        return model
+    return model.on(device)
+
+
+def _measured(selector: Selector, problem: Problem, backend: str | None) -> Answer:
+    return selector.measure(problem, backend_that_runs(selector.model.family.id, backend)())
+
+
+def _explained(selector: Selector, answer: Answer, tier: str) -> Explanation | None:
+    return selector.explain(answer, tier) if answer.config is not None else None
+
+
+def _print(rankings: list[list[Answer]], listed: bool, top: int | None, explanation: Explanation | None) -> None:
+    found: list[Any] = [[item.as_json() for item in ranking] if top else ranking[0].as_json() for ranking in rankings]
+    if explanation is not None:
+        first = found[0][0] if top else found[0]
+        first["explanation"] = explanation.as_json()
+    print_json(found if listed else found[0])
+
+
+def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None:
+    if len(rankings) == 1:
+        answers = rankings[0]
+        title = assignments({name: value for name, value in answers[0].problem.items() if value is not None})
+        named = any(item.label is not None for item in answers)
+        marked = any(item.known is not None for item in answers)
+        columns, rows, numbers = answer_table(answers)
+        if marked:
+            columns = [*columns, "worked in training"]
+            rows = [[*row, item.worked_in_training] for row, item in zip(rows, answers, strict=True)]
+        if named:
+            columns, rows = [*columns, "label"], [[*row, item.label or "-"] for row, item in zip(rows, answers, strict=True)]
+        table(columns, rows, title, right=numbers)
+        if answers[0].reason:
+            echo(answers[0].reason)
+        if len(answers) > 1:
+            echo(_order(answers))
+    else:
+        first = [ranking[0] for ranking in rankings[:MOST_SHOWN]]
+        columns, rows, numbers = answer_table(first)
+        rows = [[assignments(known(item.problem)), *row] for row, item in zip(rows, first, strict=True)]
+        table(("problem", *columns), rows, f"{len(rankings):,} problems", right=numbers)
+        if len(rankings) > MOST_SHOWN:
+            echo(f"… and {len(rankings) - MOST_SHOWN:,} more: all with --json")
+    for note in dict.fromkeys(item.note for ranking in rankings for item in ranking if item.note):
+        echo(note)
+    if explanation is not None:
+        _show_explanation(explanation)
+
+
+def _order(ranked: list[Answer]) -> str:
+    """What a ranking is sorted by."""
+    said = ["sorted by the model's score, best first"]
+    if ranked[0].pin is Pin.DECIDED:
+        said.append("the pinned config comes before all others")
+    free = [item for item in ranked if item.pin is not Pin.DECIDED]
+    if len({item.tier for item in free}) > 1:
+        said.append(f"configs of the {free[0].tier} come before all others")
+    times = [item.time_ns or 0.0 for item in free if item.tier is free[0].tier]
+    if times != sorted(times):
+        said.append("beside the time, the score has what was learned from comparing configs on the same problem")
+    return "; ".join(said)
+
+
+def _show_explanation(found: Explanation) -> None:
+    for place, block in enumerate(found.blocks):
+        if isinstance(block, str):
+            echo(*([""] if place == 0 else []), block)
+        else:
+            echo()
+            draw(block)
+
+
+def _show_search(model: Path, device: str, result: Search, measure: bool, backend: str | None, as_json: bool) -> None:
+    facts: dict[str, str] = {}
+    if measure:
+        with shown(plain=True) as progress, polite_signals() as stop:
+            done = searching.measure(result, backend, progress=progress, stop=stop)
+        result, facts = done.search, {"measured_by": done.backend, "measured_on": done.device}
+    if as_json:
+        print_json({"model": str(model), "device": device, **result.as_json(), **facts})
+        return
+    for warning in result.warnings:
+        echo(f"! {warning}")
+    if facts and facts["measured_on"] != device:
+        echo(f"! measured on {facts['measured_on']}; the model predicts for {device}")
+    problem = {name: value for name, value in result.problem.items() if value is not None}
+    columns = ["config", "predicted", "90 % interval", "worked in training"]
+    if facts:
+        columns[1:1] = ["measured"]
+    rows = []
+    for item in result.finalists:
+        between = "-" if item.lower_ns is None else f"{duration(item.lower_ns)} to {duration(item.upper_ns)}"
+        cells = [
+            assignments({name: value for name, value in item.config.items() if value is not None}),
+            duration(item.time_ns),
+            between,
+        ]
+        if facts:
+            cells[1:1] = [duration(item.measured_ns) if item.status == "ok" else str(item.status)]
+        rows.append([*cells, "not recorded" if item.known is None else "yes" if item.known else "no"])
+    table(columns, rows, f"{result.strategy} search for {assignments(problem)}", right=columns[1:-1])
+    echo(result.seen)

@@ -1,0 +1,347 @@
+"""What a server answers from: a store with the models that ship, or models and datasets that were named by their paths.
+
+    sources = Sources.open("models", paths=["my_model", "my_dataset"])
+    sources.models(), sources.selector("shipped/gemm-vllm"), sources.dataset("my_dataset")
+
+Everything is loaded when it is first asked for, and kept. `refresh` looks whether files have changed since; what has not
+changed stays loaded, and a caller that holds an old model may go on using it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from kerncast.answering.finding import Address, Find, Route, among, asking_for, in_store
+from kerncast.answering.predicting import Ask
+from kerncast.answering.query import selector_of
+from kerncast.answering.selector import Selector
+from kerncast.app.api.open import open as open_path
+from kerncast.app.serve.background import BackgroundBuilder
+from kerncast.core.progress import QUIET, Progress
+from kerncast.data.dataset import MANIFEST as DATASET
+from kerncast.data.dataset import Dataset
+from kerncast.errors import BadFile, InvalidValue, NotFound, quoted
+from kerncast.measuring.backends.cpu.build import find_compiler
+from kerncast.models import trust
+from kerncast.models.manifest import MANIFEST as MODEL
+from kerncast.models.model import Model
+from kerncast.models.store.shipped import folder as shipped_folder
+from kerncast.models.store.shipped import shipped_entries
+from kerncast.models.store.store import ENTRY, Entry, Store, entry_of
+from kerncast.models.tier import CHOOSING, Tier
+from kerncast.native.tiers.build import plain_tiers
+
+Origin = Literal["path", "store", "shipped"]
+SelectorKey = tuple[Path, str | None, bool]
+"""The path, for a model of several devices the one that is chosen for, and whether there are quick tiers."""
+# What answers say until the quick tiers of their model are built, and if that fails.
+BUILDING = "tree and portfolio are being built: until then Python scores every config"
+FAILED = "tree and portfolio could not be built, which the server's log explains: Python scores every config"
+# Compiled code scores so many configs in about a millisecond.
+MOST_QUICK = 500
+Stamp = tuple[str, int, int, int]
+"""A file as it was: its path, time of change, size and inode."""
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that may be asked for."""
+
+    id: str
+    """What it is called here: its id in the store, `shipped/NAME`, or the name of its folder."""
+    entry: Entry
+    origin: Origin
+
+    def as_json(self) -> dict[str, Any]:
+        """For `GET /v1/models`: what `kerncast models --json` says but its path, and where it is from."""
+        found = {**self.entry.as_json(), "id": self.id, "origin": self.origin}
+        return {name: value for name, value in found.items() if name not in ("path", "warning", "shipped")}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What there was when the files were last looked at, and what of it is loaded."""
+
+    models: dict[str, ServedModel]
+    datasets: dict[str, Path]
+    problems: tuple[str, ...]
+    """Sentences about models that cannot be read."""
+    stamps: frozenset[Stamp]
+    trusted: Stamp | None
+    loaded: dict[Path, Model] = field(default_factory=dict)
+    selectors: dict[SelectorKey, Selector] = field(default_factory=dict)
+    """What answers now."""
+    turns: dict[Path, threading.RLock] = field(default_factory=dict)
+    """While one model is loaded, which may take long, others may be, too."""
+
+
+class InterimSelector(Selector):
+    """Answers in Python until the selector that was asked for is built: of whatever tier, the model scores every config."""
+
+    def __init__(self, model: Model, note: str) -> None:
+        super().__init__(model, tiers=plain_tiers(model), tier=Tier.FULL, compile=False)
+        self.note = note
+        self.built: Selector | None = None
+        """Answers the rest of a long list."""
+
+    def give_up(self, note: str) -> None:
+        """Building failed: answers say so from now on."""
+        self.note = note
+        self._forget()
+
+    def _there(self, given: Tier | str) -> Tier:
+        self._included(given)
+        return Tier.FULL
+
+    @property
+    def answering(self) -> tuple[Tier, ...]:
+        return CHOOSING
+
+
+class Sources:
+    """Models and datasets, by name. Threads may share it; a slow load holds up only those who ask for a model, too."""
+
+    def __init__(self, store: Store | None, paths: Sequence[Path] = (), *, compile: bool = True, progress: Progress = QUIET):
+        """Without a `store`, nothing but the given paths and the models that ship is there."""
+        self.store, self.paths, self.compile, self.progress = store, tuple(paths), compile, progress
+        self.builder = BackgroundBuilder()
+        self.version = 0
+        """Counts how often the contents have changed."""
+        self._refreshing = threading.Lock()
+        self._contents = self._read()
+
+    @classmethod
+    def open(
+        cls,
+        store: Store | str | Path | None = None,
+        *,
+        paths: Iterable[str | Path] = (),
+        compile: bool = True,
+        progress: Progress = QUIET,
+    ) -> Sources:
+        """Open a store (your own, unless one is named), or the models, datasets and stores at some paths instead of it."""
+        given = [Path(path) for path in paths]
+        if not given:
+            return cls(store if isinstance(store, Store) else Store.open(store), compile=compile, progress=progress)
+        kinds = {path: _kind(path) for path in given}
+        stores = [path for path, kind in kinds.items() if kind is Store]
+        if len(stores) > 1 or (stores and store is not None):
+            raise InvalidValue(f"one store is served at a time, got {', '.join(map(str, stores))}: leave one out")
+        named = stores[0] if stores else store
+        opened = named if isinstance(named, Store) or named is None else Store.open(named)
+        return cls(opened, [path for path in given if path not in stores], compile=compile, progress=progress)
+
+    # -- what there is ----------------------------------------------------------------------------------
+
+    def models(self) -> list[ServedModel]:
+        """All models: those that were named by path, those of the store, those that ship."""
+        return list(self._contents.models.values())
+
+    def datasets(self) -> list[str]:
+        """The names of the datasets that were given."""
+        return list(self._contents.datasets)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Sentences about what is there and cannot be read."""
+        return self._contents.problems
+
+    def listed(self, name: str) -> ServedModel:
+        """A model by its id."""
+        contents = self._contents
+        if name not in contents.models:
+            raise NotFound.named("model", name, contents.models)
+        return contents.models[name]
+
+    def model(self, name: str) -> Model:
+        """A model by its id, loaded and verified."""
+        return self.model_at(self.listed(name).entry.path)
+
+    def model_at(self, path: Path) -> Model:
+        """The model at a path that is one of the listed ones."""
+        contents = self._contents
+        if path not in contents.loaded:
+            with contents.turns.setdefault(path, threading.RLock()):
+                if path not in contents.loaded:
+                    contents.loaded[path] = Model.load(path)
+        return contents.loaded[path]
+
+    def selector(self, name: str, device: str | None = None) -> Selector:
+        """What answers now for a model by its id. A model of several devices chooses for one of them: name it."""
+        return self.selector_at(self.listed(name).entry.path, device)
+
+    def selector_at(self, path: Path, device: str | None = None, *, quick: bool = True) -> Selector:
+        """What answers now for the model at a path that is one of the listed ones: until it is built, an `InterimSelector`.
+
+        Without its `quick` tiers, which may take a minute to build, it has `full` alone: the model scores every config.
+        """
+        contents, model = self._contents, self.model_at(path)
+        bound = model if device is None else model.on(device)
+        key = (path, None if device is None else bound.device.name, quick)
+        if key not in contents.selectors:
+            with contents.turns.setdefault(path, threading.RLock()):
+                if key not in contents.selectors:
+                    contents.selectors[key] = self._first_selector(contents, key, bound)
+        return contents.selectors[key]
+
+    def is_quick(self, path: Path, device: str | None) -> bool:
+        """Whether the model at a path is compiled and chooses among few configs: it answers in microseconds."""
+        selector = self._contents.selectors.get((path, device, True))
+        return selector is not None and selector.is_compiled and len(selector.tiers.portfolio) <= MOST_QUICK
+
+    def _first_selector(self, contents: Contents, key: SelectorKey, model: Model) -> Selector:
+        path, device, quick = key
+        builds = quick and not model.slim and bool(model.family.config.parameters)
+        if not builds and (not self.compile or find_compiler() is None or trust.refusal(model) is not None):
+            return self._selector(model, quick, QUIET)  # at once: there is nothing to wait for
+        interim = InterimSelector(model, BUILDING if builds else "")
+
+        def make(progress: Progress) -> bool:
+            try:
+                interim.built = self._selector(model, quick, progress)
+            except Exception:
+                interim.give_up(FAILED if builds else "")
+                raise
+            with self._refreshing:  # the files may have changed meanwhile, and this model may not
+                for each in (contents, self._contents):
+                    if each.selectors.get(key) is interim:
+                        each.selectors[key] = interim.built
+            return True
+
+        name = next((item.id for item in contents.models.values() if item.entry.path == path), path.name)
+        self.builder.put(path, name if device is None else f"{name} on {device}", make)
+        return interim
+
+    def _selector(self, model: Model, quick: bool, progress: Progress) -> Selector:
+        if quick:
+            return selector_of(model, compile=self.compile, progress=progress)
+        return Selector(model, tiers=plain_tiers(model), tier="full", compile=self.compile, progress=progress)
+
+    def dataset(self, name: str) -> Dataset:
+        """A dataset by its name; rows that a running collection has added since are in it."""
+        contents = self._contents
+        if name not in contents.datasets:
+            raise NotFound.named("dataset", name, contents.datasets)
+        return Dataset.open(contents.datasets[name])
+
+    @property
+    def store_or_none(self) -> Store:
+        """The store; if none is served, one without models, in the place of the user's own."""
+        return self.store or Store(Path(os.devnull))
+
+    def finding(self, software: str | None = None, strict: bool = False, ask: Ask | None = None) -> Find:
+        """Which model answers a request: one that was named by path, else what the store and the package have.
+
+        `ask` asks a model that ships, if not `Model.predict`.
+        """
+        given = [self.model(item.id) for item in self.models() if item.origin == "path"]
+        find = among(given, strict) if given else in_store(self.store_or_none, strict, ask)
+        if self.store is not None and given:
+            find = _either(find, in_store(self.store, strict, ask))
+        return _by_name(find if software is None else asking_for(software, find))
+
+    # -- changes ----------------------------------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """Look at the files again; True if something has changed, and what is asked for from now on is new."""
+        with self._refreshing:
+            before = self._contents
+            if self._stamps() == before.stamps and _stamp(trust.list_path()) == before.trusted:
+                return False
+            if _stamp(trust.list_path()) != before.trusted:
+                trust.reread()
+            after = self._read()
+            if after.trusted == before.trusted:
+                unchanged = {item.entry.path for item in after.models.values() if item in before.models.values()}
+                same = {stamp for stamp in after.stamps if stamp in before.stamps}
+                kept = {path for path in unchanged if any(Path(stamp[0]).is_relative_to(path) for stamp in same)}
+                after.loaded.update({path: model for path, model in list(before.loaded.items()) if path in kept})
+                after.selectors.update({key: made for key, made in list(before.selectors.items()) if key[0] in kept})
+            self._contents, self.version = after, self.version + 1
+            return True
+
+    def _read(self) -> Contents:
+        stamps = self._stamps()
+        models: dict[str, ServedModel] = {}
+        datasets: dict[str, Path] = {}
+        problems: list[str] = []
+        for path in self.paths:
+            kind = _kind(path)
+            if kind is Dataset:
+                datasets[_unused(path, datasets)] = path
+            elif kind is Model:
+                name = _unused(path, models)
+                models[name] = ServedModel(name, entry_of(Model.load(path)), "path")
+            else:
+                raise InvalidValue(f"{path} is neither a model nor a dataset nor a store: name one of these")
+        if self.store is not None:
+            entries, damaged = self.store.survey()
+            models.update({entry.id: ServedModel(entry.id, entry, "store") for entry in entries})
+            problems += [str(error) for error in damaged]
+        try:
+            ready = shipped_entries()
+        except BadFile as error:
+            ready, problems = [], [*problems, str(error)]
+        models.update({entry.id: ServedModel(entry.id, entry, "shipped") for entry in ready})
+        return Contents(models, datasets, tuple(problems), stamps, _stamp(trust.list_path()))
+
+    def _stamps(self) -> frozenset[Stamp]:
+        """Every file that says what there is; what a model holds is verified by checksums when it is loaded."""
+        files = [path / name for path in self.paths for name in (MODEL, DATASET)]
+        if self.store is not None:
+            entries = sorted(self.store.path.glob(f"*/*/*/*/*/{ENTRY}"))
+            files += [*entries, *(file for entry in entries for file in entry.parent.glob(f"*/{MODEL}"))]
+        if (place := shipped_folder()) is not None:
+            files += sorted(place.glob(f"*/{MODEL}"))
+        return frozenset(stamp for file in files if (stamp := _stamp(file)) is not None)
+
+
+def _stamp(file: Path) -> Stamp | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return str(file), found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _kind(path: Path) -> type:
+    """What is at a path; an error says that nothing is, or nothing that can be served."""
+    return type(open_path(path))
+
+
+def _unused(path: Path, taken: Iterable[str]) -> str:
+    """What a path is called: its last part, the whole path if another one has that name."""
+    return str(path) if path.resolve().name in taken else path.resolve().name
+
+
+def check_device(device: str | None) -> None:
+    """A request from elsewhere names a device: it must not make this machine read a file."""
+    if device is not None and ("/" in device or device.endswith(".toml")):
+        raise InvalidValue(f"a request names its device, got '{quoted(device, 80)}': `kerncast list device` lists the names")
+
+
+def _by_name(find: Find) -> Find:
+    """Find models for devices that are named."""
+
+    def checked(asked: Address) -> Route:
+        check_device(asked.device)
+        return find(asked)
+
+    return checked
+
+
+def _either(first: Find, second: Find) -> Find:
+    """Ask the second where the first finds no model."""
+
+    def find(asked: Address) -> Route:
+        try:
+            return first(asked)
+        except NotFound:
+            return second(asked)
+
+    return find

@@ -1,5 +1,0 @@
-"""`python -m kerncast.cli`."""
-
-from kerncast.cli import main
-
-main()

@@ -1,0 +1,234 @@
+"""`mlp`: a standard scaler and a small multi-layer perceptron (scikit-learn, Adam), stopped on groups set aside."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from kerncast.core import libm
+from kerncast.core.arrays import Floats
+from kerncast.core.io.c import c_number, packaged_c
+from kerncast.core.op import Family
+from kerncast.errors import InvalidValue, NotFound
+from kerncast.learning.learners.contract import (
+    Fitting,
+    Learner,
+    Options,
+    Output,
+    inner_split,
+    label_weights,
+    read_arrays,
+    refuse_other_shape,
+    write_arrays,
+)  # fmt: skip
+from kerncast.learning.learners.lowering import INPUT, RAW, A, B, Network
+from kerncast.learning.tables.feature_rows import Rows
+from kerncast.learning.tables.table import Table
+
+# Epochs without a better validation error before it stops.
+PATIENCE = 15
+
+# Descriptions of knobs that both networks share.
+HIDDEN, EPOCHS, BATCH_SIZE = "layer sizes such as 100,50", "maximum passes over the data", "rows per step"
+
+
+class MlpOptions(Options, frozen=True):
+    """Knobs of `mlp`."""
+
+    hidden: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(description=HIDDEN)] = (100, 50)
+    epochs: Annotated[int, Meta(ge=1, description=EPOCHS)] = 200
+    batch_size: Annotated[int, Meta(ge=1, description=BATCH_SIZE)] = 256
+    lr: Annotated[float, Meta(gt=0, description="learning rate")] = 1e-3
+
+
+class Scaling:
+    """Features with mean 0 and deviation 1, wide-ranging ones in log space; categorical ones one column per code."""
+
+    def __init__(self, arrays: dict[str, npt.NDArray[np.generic]]) -> None:
+        self.arrays = arrays
+
+    @classmethod
+    def of(cls, rows: Rows) -> Scaling:
+        """Learned from training rows."""
+        low, high = rows.features.min(axis=0), rows.features.max(axis=0)
+        # Sizes and counts span many powers of two; times follow their logarithm.
+        wide = (low >= 0) & (high > 100 * np.maximum(low, 1.0))
+        codes = np.full((len(rows.names), max([len(item) for item in rows.codes.values()], default=1)), -1, dtype=np.int64)
+        for place, name in enumerate(rows.names):
+            if name in rows.codes:
+                codes[place, : len(rows.codes[name])] = rows.codes[name]
+        wide &= codes[:, 0] < 0
+        logged = np.where(wide, libm.log1p(np.maximum(rows.features, 0.0)), rows.features)
+        deviation = logged.std(axis=0)
+        return cls(
+            {"wide": wide, "codes": codes, "mean": logged.mean(axis=0), "deviation": np.where(deviation > 0, deviation, 1.0)}
+        )
+
+    def apply(self, features: Floats) -> Floats:
+        """The columns that the network reads."""
+        wide, codes = self.arrays["wide"], self.arrays["codes"]
+        logged = np.where(wide, libm.log1p(np.maximum(features, 0.0)), features)
+        plain = np.asarray(codes)[:, 0] < 0
+        scaled = ((logged - self.arrays["mean"]) / self.arrays["deviation"])[:, plain]
+        # Outside the trained range a network extrapolates wildly; ten deviations are far enough.
+        parts = [np.clip(scaled, -10.0, 10.0)]
+        for place in np.flatnonzero(~plain):
+            known = np.asarray(codes)[place]
+            parts.append((features[:, [place]] == known[known >= 0]).astype(np.float64))
+        return np.concatenate(parts, axis=1)
+
+    def in_c(self) -> tuple[str, int]:
+        """C text of `kc_scale(x, out)`, which writes the same columns, and their number; `kc_dense` comes with it."""
+        codes, wide = np.asarray(self.arrays["codes"]), np.asarray(self.arrays["wide"])
+        lines, column = [], 0
+        for place in np.flatnonzero(codes[:, 0] < 0):
+            read = f"log1p(x[{place}] > 0.0 ? x[{place}] : 0.0)" if wide[place] else f"x[{place}]"
+            mean, deviation = (c_number(float(np.asarray(self.arrays[name])[place])) for name in ("mean", "deviation"))
+            lines.append(f"    out[{column}] = kc_clip(({read} - {mean}) / {deviation});")
+            column += 1
+        for place in np.flatnonzero(codes[:, 0] >= 0):
+            for code in codes[place][codes[place] >= 0]:
+                lines.append(f"    out[{column}] = x[{place}] == {c_number(float(code))};")
+                column += 1
+        body = "\n".join(lines)
+        function = f"static void kc_scale(const double *x, double *out) {{\n{body}\n}}\n"
+        return packaged_c(__package__, "clip.c") + function + packaged_c(__package__, "dense.c"), column
+
+
+class Mlp(Learner):
+    """A network of a few dense layers with rectifiers."""
+
+    kind = "mlp"
+    doc = "standard scaler and a small neural network (scikit-learn)"
+    options_type = MlpOptions
+    continues = True
+
+    scaling_: Scaling
+    center_: Floats
+    layers_: list[tuple[Floats, Floats]]
+
+    def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
+        if base is not None:
+            refuse_other_shape(base.options, self._knobs, ("hidden",))
+        training, aside = inner_split(table.take(table.ok), fitting.seed)
+        labels = fitting.target.encode(training.time_ns, training.rows)
+        self.scaling_ = Scaling.of(training.rows) if base is None else base.scaling_
+        self.center_ = np.array([labels.mean(), labels.std() or 1.0]) if base is None else base.center_
+        inputs, goal = self.scaling_.apply(training.rows.features), (labels - self.center_[0]) / self.center_[1]
+        network = self._network(inputs, goal, fitting.seed, base)
+        weights = label_weights(training)
+        self.layers_ = self._copy(network)
+        best, since = (np.inf, 0) if aside is None or base is None else (self._error(network, aside, fitting), 0)
+        for epoch in range(self._knobs.epochs):
+            self._pass(network, inputs, goal, weights)
+            fitting.progress.step("epochs", epoch + 1, self._knobs.epochs)
+            error = -np.inf if aside is None else self._error(network, aside, fitting)
+            best, since = (error, 0) if aside is None or error < best else (best, since + 1)
+            if since == 0:
+                self.layers_ = self._copy(network)
+            elif since >= PATIENCE:
+                break
+        return self
+
+    @property
+    def _knobs(self) -> MlpOptions:
+        assert isinstance(self.options, MlpOptions)
+        return self.options
+
+    def _network(self, inputs: Floats, goal: Floats, seed: int, base: Self | None) -> Any:
+        """A network with initial weights: random ones, or those of a base."""
+        try:
+            from sklearn.neural_network import MLPRegressor
+        except ImportError as error:
+            raise NotFound.package("training the model mlp", "scikit-learn", "train") from error
+
+        size = min(self._knobs.batch_size, len(goal))
+        network = MLPRegressor(
+            hidden_layer_sizes=self._knobs.hidden,
+            batch_size=size,
+            learning_rate_init=self._knobs.lr,
+            # A generator, not a seed: with a seed every epoch would be shuffled alike.
+            random_state=np.random.RandomState(seed),
+            max_iter=1,
+        )
+        if base is not None:
+            # Only a fit creates the layers. Replacing the weights and the optimizer undoes its one step.
+            self._pass(network, inputs[:size], goal[:size], np.ones(size))
+            self._restore(network, base.layers_)
+            del network._optimizer
+        return network
+
+    def _pass(self, network: Any, inputs: Floats, goal: Floats, weights: Floats) -> None:
+        try:
+            with warnings.catch_warnings():
+                # scikit-learn turns Ctrl-C into a warning and continues.
+                warnings.filterwarnings("error", "Training interrupted")
+                network.partial_fit(inputs, goal, sample_weight=weights)
+        except UserWarning as warning:
+            raise KeyboardInterrupt from warning
+        except ValueError as error:  # weights that are no longer finite
+            raise InvalidValue(f"the network diverged ({error}): use a smaller `lr` than {self._knobs.lr:g}") from error
+
+    @staticmethod
+    def _copy(network: Any) -> list[tuple[Floats, Floats]]:
+        if not hasattr(network, "coefs_"):
+            return []
+        return [(w.copy(), b.copy()) for w, b in zip(network.coefs_, network.intercepts_, strict=True)]
+
+    @staticmethod
+    def _restore(network: Any, layers: list[tuple[Floats, Floats]]) -> None:
+        """Put the weights of a base into a network that partial_fit has just initialised, in place: Adam refers to them."""
+        for own, bias, (weights, intercepts) in zip(network.coefs_, network.intercepts_, layers, strict=True):
+            own[...] = weights
+            bias[...] = intercepts
+
+    def _error(self, network: Any, aside: Table, fitting: Fitting) -> float:
+        output = forward(self._copy(network), self.scaling_.apply(aside.rows.features)) * self.center_[1] + self.center_[0]
+        errors = output - fitting.target.encode(aside.time_ns, aside.rows)
+        return float(np.average(errors**2, weights=label_weights(aside)))
+
+    def predict(self, rows: Rows) -> Output:
+        return Output(forward(self.layers_, self.scaling_.apply(rows.features)) * self.center_[1] + self.center_[0])
+
+    def save(self, folder: Path) -> None:
+        layers = {f"{kind}{i}": part for i, layer in enumerate(self.layers_) for kind, part in zip("wb", layer, strict=True)}
+        write_arrays(folder / "mlp.npz", {**self.scaling_.arrays, "center": self.center_, **layers})
+
+    @classmethod
+    def load(cls, folder: Path, options: Options) -> Self:
+        learner = cls(options)
+        arrays = read_arrays(folder / "mlp.npz")
+        learner.center_ = arrays.pop("center").astype(np.float64)
+        count = sum(name[1:].isdigit() for name in arrays) // 2
+        learner.layers_ = [(np.asarray(arrays.pop(f"w{i}")), np.asarray(arrays.pop(f"b{i}"))) for i in range(count)]
+        learner.scaling_ = Scaling(arrays)
+        return learner
+
+    def size(self) -> dict[str, int]:
+        return {"weights": sum(w.size + b.size for w, b in self.layers_)}
+
+    def lowered(self, family: Family, values: Collection[str]) -> Network:
+        middle, spread = (float(value) for value in self.center_)
+        network = Network(self.scaling_, middle, spread)
+        source, target = INPUT, A
+        for number, (weights, bias) in enumerate(self.layers_):
+            last = number == len(self.layers_) - 1
+            network.dense(source, 0, weights, bias, number > 0, RAW if last else target)
+            source, target = target, B if target == A else A
+        return network
+
+
+def forward(layers: list[tuple[Floats, Floats]], inputs: Floats) -> Floats:
+    """The network's output, one number per row."""
+    values = inputs
+    for place, (weights, bias) in enumerate(layers):
+        values = values @ weights + bias
+        if place < len(layers) - 1:
+            values = np.maximum(values, 0.0)
+    return values[:, 0]

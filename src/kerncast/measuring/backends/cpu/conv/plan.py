@@ -1,0 +1,322 @@
+"""From a problem and a config to what conv.c takes: how operands are staged, which tiles are needed, how much memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kerncast.measuring.backends.cpu.conv.codegen import Tile
+from kerncast.measuring.backends.cpu.conv.geometry import Geometry, Phase
+from kerncast.measuring.backends.cpu.gemm.codegen import C_TYPES
+
+KERNELS = {"direct": 0, "im2col": 1, "depthwise": 2}
+COLUMN_PAD = 16  # as in conv.c
+# Result pixels of a depthwise block: values between 16 and 256 make no difference.
+DEPTHWISE_PIXELS = 64
+# Words of a `pixel` of staging.h.
+PIXEL_WORDS = 6
+# Read, and not used, beyond the end of what is staged: one vector.
+SLACK_BYTES = 64
+FORMS = {
+    ("direct", True): "rows", ("direct", False): "columns", ("im2col", True): "rows", ("im2col", False): "columns",
+    ("depthwise", True): "lanes", ("depthwise", False): "scaled",
+}  # fmt: skip
+WEIGHT_FORMS = {
+    ("direct", True): "columns", ("direct", False): "dot", ("im2col", True): "columns", ("im2col", False): "columns",
+    ("depthwise", True): "lanes", ("depthwise", False): "dot",
+}  # fmt: skip
+Long = ctypes.c_int64
+Longs = ctypes.POINTER(Long)
+
+
+class CPhase(ctypes.Structure):
+    """`phase` of conv.c."""
+
+    _fields_ = [
+        *((name, Long * 3) for name in ("start", "step", "count")),
+        *((name, Long) for name in ("taps", "packed")),
+        *((name, Longs) for name in ("at", "tap", "offset", "shift")),
+        *((name, Long * 3) for name in ("first", "last")),
+    ]
+
+
+class CStrides(ctypes.Structure):
+    """`strides` of conv.c."""
+
+    _fields_ = [(name, Long) for name in ("pixel", "row", "slice", "channel", "image")]
+
+
+class CPlan(ctypes.Structure):
+    """`plan` of conv.c."""
+
+    keep: tuple[Any, ...]
+    """Keeps alive what its pointers point to."""
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("source", "other", "result")),
+        ("tiles", ctypes.POINTER(ctypes.c_void_p)),
+        ("phases", ctypes.POINTER(CPhase)),
+        *((name, Long) for name in ("phase_count", "direction", "kernel", "channels_last", "double_precision")),
+        *((name, Long) for name in ("images", "groups", "cs", "cd")),
+        *((name, Long * 3) for name in ("source_size", "result_size", "source_step", "filter")),
+        *((name, Long) for name in ("tap_result", "tap_source", "tap_tap")),
+        *((name, Long * 3) for name in ("low", "staged_size")),
+        *((name, Long) for name in ("copies", "split", "clips", "copies_output")),
+        *((name, CStrides) for name in ("from_", "staged", "to", "output")),
+        *((name, Long) for name in ("plane", "mr", "nv", "lanes", "kc", "nc")),
+        *((name, Long) for name in ("packed_at", "staged_at", "columns_at", "tile_at", "lists_at", "bytes")),
+    ]
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def _split(extents: Iterable[int], limit: int) -> set[int]:
+    """The sizes of nearly equal parts, as `in_parts` of conv.c makes them."""
+    sizes: set[int] = set()
+    for extent in extents:
+        count = max(1, -(-extent // limit))
+        sizes |= {extent // count, -(-extent // count)}
+    return sizes - {0}
+
+
+def _strides(channels_last: bool, channels: int, size: tuple[int, int, int]) -> CStrides:
+    depth, height, width = size
+    if channels_last:
+        row = width * channels
+        return CStrides(channels, row, height * row, 1, depth * height * row)
+    return CStrides(1, width, height * width, depth * height * width, channels * depth * height * width)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A config on a problem: everything that follows from both without looking at memory."""
+
+    g: Geometry
+    dtype: str
+    config: Mapping[str, Any]
+
+    @property
+    def kernel(self) -> str:
+        """Direct, im2col or depthwise."""
+        return str(self.config["kernel"])
+
+    @property
+    def weight(self) -> bool:
+        """Whether the gradient of the weights is computed."""
+        return self.g.direction == "bwd_weight"
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a vector."""
+        return int(self.config["vector_bytes"]) // C_TYPES[self.dtype][1]
+
+    @property
+    def kc(self) -> int:
+        """Depth of a pass; kernels without the parameter take all at once."""
+        return int(self.config["kc"] or 1)
+
+    @property
+    def nc(self) -> int:
+        """Width of a block."""
+        return int(self.config["nc"] or DEPTHWISE_PIXELS)
+
+    @property
+    def together(self) -> int:
+        """Images that a pass over the gradient of the output takes."""
+        return min(self.g.images, max(1, self.kc // self.g.pixels))
+
+    @property
+    def all_channels(self) -> int:
+        """The channels of the result, or of the output."""
+        return self.g.groups * self.g.result_channels
+
+    @cached_property
+    def tile(self) -> Tile:
+        """The full tile."""
+        forms = WEIGHT_FORMS if self.weight else FORMS
+        form = forms[self.kernel, self.g.channels_last]
+        c = self.config
+        return Tile(form, self.dtype, c["vector_bytes"], c["mr"], c["nv"], int(c["k_unroll"] or 1))
+
+    def _vectors(self, extent: int) -> int:
+        return -(-extent // self.lanes)
+
+    @cached_property
+    def tiles(self) -> dict[tuple[int, int], Tile]:
+        """All tiles that occur, by rows and vectors (dot: columns)."""
+        row_extents, vector_extents = self._weight_extents() if self.weight else self._gather_extents()
+        rows, vectors = _split(row_extents, self.config["mr"]), _split(vector_extents, self.config["nv"])
+        return {(i, j): self.tile.cut(i, j) for i in rows for j in vectors}
+
+    def _gather_extents(self) -> tuple[set[int], set[int]]:
+        """What is cut into rows, and into vectors."""
+        g, last = self.g, self.g.channels_last
+        widths = {phase.count[2] for phase in g.phases}
+        if self.kernel == "depthwise":
+            if last:
+                # At an edge that is clipped, each pixel is a separate tile.
+                rows = {1, *(self._inner(phase) for phase in g.phases)} if self.clips else widths
+                return rows, {self._vectors(self.all_channels)}
+            return {phase.count[1] for phase in g.phases}, {self._vectors(width) for width in widths}
+        if self.kernel == "im2col":
+            pixels = [g.images * phase.count[0] * phase.count[1] * phase.count[2] for phase in g.phases]
+            blocks = _split(pixels, self.nc)
+            across = blocks if last else {self._vectors(block) for block in blocks}
+        elif last:
+            across = _split(widths, self.nc)
+        else:
+            across = _split({self._vectors(width) for width in widths}, max(1, self.nc // self.lanes))
+        return (across, {self._vectors(g.result_channels)}) if last else ({g.result_channels}, across)
+
+    def _inner(self, phase: Phase) -> int:
+        """Pixels of a row of which every tap is within the width of the source, as `inner_pixels` of gather.h has them."""
+        step, width = self.g.source_step[2], self.g.source_size[2]
+        first = max((max(0, -(tap[2] // step)) for tap in phase.at), default=0)
+        end = min((max(0, (width - 1 - tap[2]) // step + 1) for tap in phase.at), default=phase.count[2])
+        return max(0, min(end, phase.count[2]) - first)
+
+    def _weight_extents(self) -> tuple[set[int], set[int]]:
+        g = self.g
+        if self.kernel == "im2col":
+            columns = self._vectors(g.taps * g.source_channels)
+            return {g.result_channels}, _split({columns}, max(1, self.nc // self.lanes))
+        if self.kernel == "depthwise":
+            if g.channels_last:
+                return {g.filter[2]}, {self._vectors(self.all_channels)}
+            return {g.result_channels}, {g.filter[1]}
+        return {g.result_channels}, {self._vectors(g.source_channels) if g.channels_last else g.source_channels}
+
+    @property
+    def clips(self) -> bool:
+        """Whether taps beyond the image are skipped, so that nothing is copied."""
+        return self.config.get("border") == "clip"
+
+    @property
+    def copies(self) -> bool:
+        """Whether the source is copied: for zeros around it, for whole vectors, or because its order differs."""
+        g = self.g
+        if self.kernel == "im2col":
+            # One tap, at the pixel itself: columns are the image. A gradient's pixels may be shifted by a pad.
+            plain = g.source_size == g.result_size and [phase.at for phase in g.phases] == [((0, 0, 0),)]
+            return self.weight or not (g.channels_last and plain)
+        if self.clips:
+            return False
+        if not g.within:
+            return True
+        if g.channels_last:
+            if self.kernel == "depthwise":
+                return (g.source_channels, g.result_channels) != (1, 1) or self.all_channels % self.lanes > 0
+            return self.weight and g.source_channels % self.lanes > 0
+        return g.source_step[2] > 1 or any(phase.count[2] % self.lanes for phase in g.phases)
+
+    @property
+    def copies_output(self) -> bool:
+        """Whether the gradient of the output is copied, for whole vectors."""
+        if not self.weight or self.kernel == "im2col":
+            return False
+        if self.g.channels_last:
+            return self.kernel == "depthwise" and self.all_channels % self.lanes > 0
+        return self.g.result_size[2] % self.lanes > 0
+
+    # -- for C ---------------------------------------------------------------------------------------
+
+    def plan(self) -> CPlan:
+        """The plan, without operands and tiles."""
+        g, last = self.g, self.g.channels_last
+        plan = CPlan(images=g.images, groups=g.groups, cs=g.source_channels, cd=g.result_channels)
+        plan.direction, plan.kernel, plan.channels_last = int(self.weight), KERNELS[self.kernel], last
+        plan.double_precision, plan.lanes = self.dtype == "fp64", self.lanes
+        plan.copies, plan.clips, plan.copies_output = self.copies, self.clips, self.copies_output
+        plan.mr, plan.nv, plan.kc, plan.nc = self.config["mr"], self.config["nv"], self.kc, self.nc
+        for name in ("source_size", "result_size", "source_step", "filter"):
+            setattr(plan, name, (Long * 3)(*getattr(g, name)))
+        # The weights are K × taps × C/G, or K × C/G × taps; the result is K's side forward, C's side backward.
+        inner = g.result_channels if g.direction == "bwd_data" else g.source_channels
+        by_outer, by_inner = g.taps * inner, 1 if last else g.taps
+        plan.tap_tap = inner if last else 1
+        plan.tap_result, plan.tap_source = (by_inner, by_outer) if g.direction == "bwd_data" else (by_outer, by_inner)
+        self._strides(plan)
+        self._phases(plan)
+        self._memory(plan)
+        return plan
+
+    def _strides(self, plan: CPlan) -> None:
+        g, last = self.g, self.g.channels_last
+        plan.from_ = _strides(last, g.groups * g.source_channels, g.source_size)
+        plan.to = plan.output = _strides(last, self.all_channels, g.result_size)
+        if self.copies_output and not last:
+            depth, height, width = g.result_size
+            plan.output = _strides(last, self.all_channels, (depth, height, _up(width, self.lanes)))
+        plan.staged = plan.from_
+        if not self.copies or self.kernel == "im2col":
+            return
+        low, high = g.reach
+        size = tuple(end - first for first, end in zip(low, high, strict=True))
+        plan.low, plan.staged_size = (Long * 3)(*low), (Long * 3)(*size)
+        if last:
+            planes = g.source_channels if self.kernel == "depthwise" else 1
+            channels = self.all_channels if self.kernel == "depthwise" else g.groups * g.source_channels
+            plan.staged = _strides(True, channels, (size[0], size[1], size[2]))
+            plan.plane = plan.staged.image
+            plan.staged.image *= planes
+        else:
+            plan.split = -(-size[2] // g.source_step[2])
+            plan.staged = _strides(False, g.groups * g.source_channels, (size[0], size[1], plan.split * g.source_step[2]))
+
+    def _phases(self, plan: CPlan) -> None:
+        g, staged = self.g, plan.staged
+        made, packed = [], 0
+        channels = _up(self.all_channels, self.lanes) if self.kernel == "depthwise" else g.groups * self._packed_channels
+        for phase in g.phases:
+            offsets = []
+            for tap in phase.at:
+                z, y, x = (at - first for at, first in zip(tap, plan.low, strict=True))
+                step = g.source_step[2]
+                across = x * staged.pixel if g.channels_last or not plan.split else x % step * plan.split + x // step
+                offsets.append(z * staged.slice + y * staged.row + across)
+            count = len(phase.taps)
+            phase_c = CPhase(taps=count, packed=packed)
+            for name in ("start", "step", "count"):
+                setattr(phase_c, name, (Long * 3)(*getattr(phase, name)))
+            phase_c.at = (Long * (3 * count))(*(value for tap in phase.at for value in tap))
+            phase_c.tap, phase_c.offset = (Long * count)(*phase.taps), (Long * count)(*offsets)
+            lies = plan.from_
+            phase_c.shift = (Long * count)(*(z * lies.slice + y * lies.row + x * lies.pixel for z, y, x in phase.at))
+            phase_c.first = (Long * 3)(*(min((tap[axis] for tap in phase.at), default=0) for axis in range(3)))
+            phase_c.last = (Long * 3)(*(max((tap[axis] for tap in phase.at), default=0) for axis in range(3)))
+            made.append(phase_c)
+            packed += channels * count * g.source_channels
+        plan.phases, plan.phase_count = (CPhase * len(made))(*made), len(made)
+        plan.keep = tuple(made)
+        plan.packed_at = packed
+
+    @property
+    def _packed_channels(self) -> int:
+        """Result channels of one group, with the padding of their last strip."""
+        return _up(self.g.result_channels, self.lanes if self.g.channels_last else 1)
+
+    def _memory(self, plan: CPlan) -> None:
+        """Parts of the workspace; `packed_at` still holds the elements of the packed weights."""
+        g, size = self.g, C_TYPES[self.dtype][1]
+        packed, columns, lists = plan.packed_at, 0, 4 * max(len(phase.taps) for phase in g.phases)
+        if self.weight and self.kernel == "im2col":
+            packed, columns = g.result_channels * self.kc, self.kc * _up(max(self.nc, self.lanes), self.lanes)
+            lists = self.kc * (1 + PIXEL_WORDS)
+        elif self.weight:
+            columns = self.together * plan.output.image if self.copies_output else 0
+            lists = 2 * self.together * g.result_size[0] * g.result_size[1]
+        elif self.kernel == "im2col":
+            columns = _up(self.nc, self.lanes) * (self.kc + COLUMN_PAD)
+            lists = self.config["nv"] * self.lanes + self.nc * PIXEL_WORDS
+        staged = plan.staged.image * (self.together if self.weight else 1) if self.copies and self.kernel != "im2col" else 0
+        tile = self.config["mr"] * self.config["nv"] * self.lanes
+        at = 0
+        parts = {"packed": packed * size, "staged": staged * size, "columns": columns * size, "tile": tile * size}
+        for name, room in {**parts, "lists": lists * 8}.items():
+            setattr(plan, f"{name}_at", at)
+            at += _up(room + SLACK_BYTES, 64) + 64
+        plan.bytes = at

@@ -1,0 +1,313 @@
+"""The `opencl` backend: one tiled GEMM kernel in as many variants as `gemm/opencl` has configs, on any OpenCL device.
+
+The files are the pipeline: `source` (`gemm.cl` and the macros of a config), `operands` (matrices on the device and the
+exact result), `profile` (the device). pyopencl is an extra: it is loaded when a device is asked for, not on import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kerncast.core.device import Device
+from kerncast.core.op import Config, Problem
+from kerncast.library.families.gemm_opencl import gemm_opencl
+from kerncast.measuring.backends.contract import Backend, CannotCompile, Failed, OutOfMemory, Prepared, Unsupported
+from kerncast.measuring.backends.opencl import source
+from kerncast.measuring.backends.opencl.operands import OperandCache, Operands
+from kerncast.measuring.backends.opencl.profile import is_cpu, profile
+
+NOT_INSTALLED = "backend opencl needs pyopencl and an OpenCL driver: pip install 'kerncast[opencl]' brings both for CPUs"
+FOR_CPUS = "for a CPU pip install 'kerncast[opencl]', or apt install pocl-opencl-icd"
+NO_DEVICE = f"backend opencl finds no OpenCL device: install your GPU's OpenCL driver; {FOR_CPUS}"
+CANNOT_COMPILE = "the OpenCL driver {driver} cannot compile for {device} ({reason}): install a newer driver; " + FOR_CPUS
+# Where a loader of OpenCL looks for drivers, and the variables that name another place.
+VENDORS = Path("/etc/OpenCL/vendors")
+NAMING_VENDORS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
+EXTENSIONS = {"fp64": "cl_khr_fp64"}
+SENTINEL_PROBLEM: dict[str, int | bool | str | None] = {
+    "M": 96, "N": 96, "K": 96, "split_k": 1, "batch": 1, "dtype": "fp32", "layout": "rrr",
+}  # fmt: skip
+SENTINEL_CONFIG: dict[str, int | bool | str | None] = {
+    "MWG": 32, "NWG": 32, "MDIMC": 8, "NDIMC": 4, "VWM": 1, "VWN": 8, "local_a": False, "local_b": False, "KWG": None,
+    "KWI": 2, "strided_m": False, "strided_n": None, "guard": False,
+}  # fmt: skip
+MEMORY_BYTES = 8 * 2**20
+STREAM_ITEMS = 2**14
+# Bytes written for `--cache cold` if the sizes of the caches are not known: more than any device has.
+EVICTING_BYTES = 256 * 2**20
+# Programs that stay loaded: a chunk's and those of the race that follows.
+KEPT_PROGRAMS = 256
+OUT_OF_MEMORY = ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE")
+
+
+@cache
+def _opencl() -> Any:
+    """pyopencl, or None where it is not installed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns about optional packages
+            return import_module("pyopencl")
+    except ImportError:
+        return None
+
+
+@cache
+def _devices() -> tuple[Any, ...]:
+    """Every device of every driver, GPUs first."""
+    cl = _opencl()
+    if cl is None:
+        return ()
+    try:
+        with _installed_by_pip():
+            found = [device for platform in cl.get_platforms() for device in platform.get_devices()]
+    except cl.Error:  # a loader without drivers
+        return ()
+    return tuple(sorted(found, key=is_cpu))
+
+
+@contextlib.contextmanager
+def _installed_by_pip() -> Iterator[None]:
+    """Lets the loader find Intel's driver for CPUs beside those of the system. Its package tells no loader where it is.
+
+    The loader reads the list of drivers once, at the first call.
+    """
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        library = next((file for file in metadata.files("intel-opencl-rt") or () if file.name == "libintelocl.so"), None)
+        if library is not None and not any(name in os.environ for name in NAMING_VENDORS):
+            with tempfile.TemporaryDirectory() as folder:
+                for listed in VENDORS.glob("*.icd"):
+                    Path(folder, listed.name).write_bytes(listed.read_bytes())
+                Path(folder, "installed-by-pip.icd").write_text(str(library.locate()))
+                os.environ[NAMING_VENDORS[0]] = f"{folder}/"
+                try:
+                    yield
+                finally:
+                    del os.environ[NAMING_VENDORS[0]]
+            return
+    yield
+
+
+@cache
+def _trouble(index: int) -> str | None:
+    """Why a device's driver compiles nothing, in one sentence; None if it does. One that is older than the CPU may not."""
+    cl, device = _opencl(), _devices()[index]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # compiler messages
+            cl.Program(cl.Context([device]), source.text("stream.cl")).build(list(source.OPTIONS), cache_dir=False)
+    except cl.Error as error:
+        lines = str(error).splitlines()
+        reason = next((line for line in lines if line.startswith("error:")), lines[0]).removeprefix("error:").strip()
+        platform = f"{device.platform.name}, {device.platform.version.split('  ')[0]}"  # PoCL goes on with how it was built
+        return CANNOT_COMPILE.format(driver=platform, device=device.name.strip(), reason=reason[:200])
+    return None
+
+
+@contextlib.contextmanager
+def _said_by_opencl() -> Iterator[None]:
+    """Turn an OpenCL error into the matching failure."""
+    cl = _opencl()
+    codes = {getattr(cl.status_code, name) for name in OUT_OF_MEMORY}
+    try:
+        yield
+    except cl.Error as error:
+        # A driver that compiles at the first launch reports build errors there.
+        if error.code == cl.status_code.BUILD_PROGRAM_FAILURE:
+            raise CannotCompile(str(error)) from error
+        raise (OutOfMemory if error.code in codes else Failed)(str(error)) from error
+
+
+class _Kernel(Prepared):
+    """A kernel with its arguments. Its time is the sum of the times that the device itself spent on each launch.
+
+    From the start of the first to the end of the last would count the host's pauses between launches as well: a
+    cost of this process and its driver, not of the config.
+    """
+
+    def __init__(self, queue: Any, kernel: Any, sizes: tuple[tuple[int, ...], tuple[int, ...] | None], arguments: Any) -> None:
+        self.queue, self.kernel, self.sizes = queue, kernel, sizes
+        self.operands = arguments
+        kernel.set_args(*arguments)
+
+    def run(self, launches: int) -> int:
+        cl = _opencl()
+        with _said_by_opencl():
+            events = [cl.enqueue_nd_range_kernel(self.queue, self.kernel, *self.sizes) for _ in range(launches)]
+            self.queue.finish()
+            return sum(event.profile.end - event.profile.start for event in events)
+
+    def check(self) -> float:
+        self.run(1)
+        return 0.0
+
+
+class _Gemm(_Kernel):
+    """One config on the operands of one problem."""
+
+    def __init__(self, queue: Any, kernel: Any, problem: Mapping[str, Any], config: Mapping[str, Any], on: Operands) -> None:
+        tiles_m, tiles_n = -(-problem["M"] // config["MWG"]), -(-problem["N"] // config["NWG"])
+        items = config["NDIMC"], config["MDIMC"]
+        sizes = (np.int32(problem[name]) for name in ("M", "N", "K"))
+        super().__init__(queue, kernel, ((tiles_n * items[0], tiles_m * items[1]), items), (on.a, on.b, on.c, *sizes))
+        self.on = on
+
+    def check(self) -> float:
+        with _said_by_opencl():
+            self.on.forget()
+            self.run(1)
+            return self.on.error()
+
+
+class OpenClBackend(Backend):
+    """Runs `gemm/opencl` on any OpenCL device."""
+
+    name = "opencl"
+    doc = "a tiled GEMM in OpenCL, for GPUs and CPUs"
+    families = ("gemm/opencl",)
+
+    @classmethod
+    def devices(cls) -> list[str]:
+        return [str(index) for index in range(len(_devices()))]
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        if _opencl() is None:
+            return NOT_INSTALLED
+        troubles = (_trouble(index) for index in range(len(_devices())))  # one that works is enough
+        return NO_DEVICE if not _devices() else None if None in troubles else _trouble(0)
+
+    @cached_property
+    def _device(self) -> Any:
+        why_not = self.unavailable()
+        if why_not is not None:
+            raise Unsupported(why_not)
+        if self.index not in self.devices():
+            raise Unsupported(f"there is no OpenCL device {self.index}: choose one of {', '.join(self.devices())}")
+        if (trouble := _trouble(int(self.index))) is not None:
+            raise Unsupported(trouble)
+        return _devices()[int(self.index)]
+
+    @cached_property
+    def context(self) -> Any:
+        """Held here: Intel's driver ends a context that only a queue uses."""
+        return _opencl().Context([self._device])
+
+    @cached_property
+    def queue(self) -> Any:
+        """The one queue, with the device's own clock in every event."""
+        cl = _opencl()
+        return cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+
+    @cached_property
+    def _operands(self) -> OperandCache:
+        return OperandCache(_opencl(), self.queue)
+
+    @cached_property
+    def _programs(self) -> dict[str, Any]:
+        return {}
+
+    @cached_property
+    def _profile(self) -> Device:
+        return profile(self._device)
+
+    @cached_property
+    def _evicting(self) -> Any:
+        numbers = self._profile.numbers
+        cached = max(numbers.get(f"l{level}_cache_kb", 0.0) for level in (2, 3)) * 1024
+        size = 2 * int(cached) if cached else EVICTING_BYTES
+        cl = _opencl()
+        with _said_by_opencl():
+            return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size=max(MEMORY_BYTES, size))
+
+    def device(self) -> Device:
+        return self._profile
+
+    def software(self, family: str) -> Mapping[str, str]:
+        return {
+            "opencl": str(self._device.version).strip(),
+            "platform": f"{self._device.platform.name} {self._device.platform.version}".strip(),
+            "driver": str(self._device.driver_version),
+            "pyopencl": str(_opencl().VERSION_TEXT),
+            "kernels": source.digest(),
+        }
+
+    def compilations(self, vectors: Sequence[tuple[Problem, Config]]) -> int:
+        """The number of different programs, including those that the driver has cached from an earlier run."""
+        made = set()
+        for problem, config in vectors:
+            if problem.dtype in source.C_TYPES:
+                made.add(source.source(config.as_dict(), problem.dtype, problem.layout))
+        return len(made - self._programs.keys())
+
+    def prepare(self, problem: Problem, config: Config) -> Prepared:
+        """Compiles in this process: a compiler crash must count for the vector that caused it."""
+        values, chosen = problem.as_dict(), config.as_dict()
+        self._refuse(problem, config)
+        kernel = self._kernel("gemm", source.source(chosen, str(values["dtype"]), str(values["layout"])))
+        with _said_by_opencl():
+            prepared = _Gemm(self.queue, kernel, values, chosen, self._operands.get(values))
+            # PoCL compiles for the size of a work-group when it is first launched.
+            prepared.run(1)
+        return prepared
+
+    def sentinel(self, kind: str) -> Prepared | None:
+        cl = _opencl()
+        if kind == "compute":
+            return self.prepare(
+                Problem.trusted(gemm_opencl, {**SENTINEL_PROBLEM}), Config.trusted(gemm_opencl, {**SENTINEL_CONFIG})
+            )
+        if kind == "memory":
+            steps = max(MEMORY_BYTES, 2 * int(self._profile.numbers.get("l2_cache_kb", 0)) * 1024) // (16 * STREAM_ITEMS)
+            flags, context = cl.mem_flags.READ_WRITE, self.context
+            with _said_by_opencl():
+                data = cl.Buffer(context, flags, size=16 * STREAM_ITEMS * steps)
+                self._fill(data)
+                kept = cl.Buffer(context, flags, size=4 * STREAM_ITEMS)
+            kernel = self._kernel("stream", source.text("stream.cl"))
+            number = np.int32(steps)
+            return _Kernel(self.queue, kernel, ((STREAM_ITEMS,), None), (data, kept, number))
+        return None
+
+    def flush_cache(self) -> bool:
+        """Write through more than the caches hold, so that the operands are no longer in them."""
+        with _said_by_opencl():
+            self._fill(self._evicting)
+        return True
+
+    def _fill(self, buffer: Any) -> None:
+        zero = np.uint32(0)
+        _opencl().enqueue_fill_buffer(self.queue, buffer, zero, 0, buffer.size).wait()
+
+    def _kernel(self, name: str, text: str) -> Any:
+        cl = _opencl()
+        if text not in self._programs:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # compiler warnings
+                    self._programs[text] = cl.Program(self.context, text).build(list(source.OPTIONS))
+            except cl.Error as error:
+                raise CannotCompile(str(error)) from error
+            if len(self._programs) > KEPT_PROGRAMS:
+                del self._programs[next(iter(self._programs))]
+        return cl.Kernel(self._programs[text], name)
+
+    def _refuse(self, problem: Problem, config: Config) -> None:
+        """Refuse a vector that breaks a rule of this device or of the family, and name the rule."""
+        broken = gemm_opencl.config.validate(
+            {name: value for name, value in config.items() if value is not None}, gemm_opencl.bindings(problem, self._profile)
+        )
+        if broken:
+            raise Unsupported(broken[0].sentence)
+        needed = EXTENSIONS.get(problem.dtype)
+        if needed and needed not in self._device.extensions:
+            raise Unsupported(f"{self._profile.title} has no {problem.dtype} (its OpenCL lacks {needed})")

@@ -1,0 +1,299 @@
+"""The state of a running collection: what is done, which vectors nearly tie, what goes into the journal."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+import msgspec
+import polars as pl
+
+from kerncast.core.progress import QUIET, Progress
+from kerncast.data import journal as journals
+from kerncast.data import schema
+from kerncast.data.dataset import Dataset, DeviceRecord
+from kerncast.data.journal import journal_rows, software_text
+from kerncast.errors import InvalidValue
+from kerncast.library.declared.declaration import declaration_of
+from kerncast.measuring.backends import get_backend
+from kerncast.measuring.crew import Crew
+from kerncast.measuring.journal import Journal
+from kerncast.measuring.labels import DONE, DOUBTFUL, Groups, Labels
+from kerncast.measuring.messages import Chunk, Item, Ready, Result
+from kerncast.measuring.request import Request, Stop, Summary, never
+
+# From this share of disturbed samples on, after this many samples, it is said what that means.
+EXPLAINED_SHARE, EXPLAINED_SAMPLES = 0.3, 200
+# Vectors whose keys are computed together.
+GATHERED_ROWS = 4096
+
+
+class Collection:
+    """The state of a running collection."""
+
+    def __init__(self, request: Request, dataset: Dataset, *, progress: Progress = QUIET, stop: Stop = never) -> None:
+        self.request, self.dataset, self.progress, self.asked = request, dataset, progress, stop
+        self.summary = Summary(dataset.path)
+        self.labels = Labels()
+        """What is known of each vector. Measuring again can only improve its time: noise only makes kernels slower."""
+        self.total: int | None = None
+        """How many vectors were asked for."""
+        self.order = 0
+        self.chunks_made = 0
+        self.journal: Journal | None = None
+        self.stopping = False
+        """Whether the collection has noticed a request to stop."""
+        self.said_stopping = False
+        self.began = request.began
+        self.said_disturbed = False
+
+    def admit(self, index: str, ready: Ready) -> None:
+        """The first device decides device and software of the dataset; every other or restarted one must match."""
+        if self.journal is None:
+            self.open_journal(ready)
+            return
+        header = self.journal.header
+        name, software = str(ready.device["name"]), ready.software
+        if (name, software) != (header.device, header.software):
+            raise InvalidValue(
+                f"device {index} is {name} with {software_text(software)}, but {self.dataset.path} is of {header.device} with "
+                f"{software_text(header.software)}: leave {index} out of `devices` and measure it into another `out`"
+            )
+
+    def open_journal(self, ready: Ready) -> None:
+        """Begin a journal, or continue that of a killed run, and load what is already measured."""
+        request = self.request
+        own, held = declaration_of(request.family), self.dataset.contents.declared.get(request.family.id)
+        if held is not None and own != held:
+            raise InvalidValue(
+                f"{self.dataset.path} is of another version of {request.family.id}, with other parameters, rules or features: "
+                "measure into another `out`, and join them afterwards (`kerncast merge`)"
+            )
+        now = datetime.datetime.now(datetime.UTC)
+        header = journals.Header(
+            family=request.family.id,
+            backend=get_backend(request.backend).name,
+            device=str(ready.device["name"]),
+            software=ready.software,
+            run_id=f"{now:%Y%m%dT%H%M%S.%f}-{os.getpid()}",
+        )
+        path = self.dataset.path / journals.NAME
+        if journals.is_begun(path):
+            self.journal, records = Journal.resume(path, header)
+            self.order, self.chunks_made = self.labels.load(records, request.retry)
+        else:
+            path.unlink(missing_ok=True)
+            self.journal = Journal.begin(path, header)
+        if request.family in self.dataset.families:
+            self._skip_stored(header)
+        # Before the first row: a reader of an unfinished collection needs the device for its features.
+        self.dataset.append(
+            request.family, pl.DataFrame(schema=schema.schema_of(request.family)), machines=[DeviceRecord(**ready.device)]
+        )
+        self.summary.device = header.device
+
+    def _skip_stored(self, header: journals.Header) -> None:
+        """Rows of a finished dataset need no measuring; those of another device or compiler must not be mixed in."""
+        rows = self.dataset.scan(self.request.family).filter(pl.col("backend") == header.backend)
+        software = software_text(header.software)
+        begun = rows.select("device", "software").unique().collect().rows()
+        if begun and (header.device, software) not in begun:
+            raise InvalidValue(
+                f"{self.dataset.path} was measured on {begun[0][0]} with {begun[0][1]}, but this is {header.device} with "
+                f"{software}: resume it there, or collect into another dataset"
+            )
+        rows = self._stored(header).filter(~pl.col("status").is_in(list(self.request.retry)))
+        self.labels.mark_done(rows.select("key").collect().to_series())
+
+    def _stored(self, header: journals.Header) -> pl.LazyFrame:
+        """The rows of the dataset that this collection would repeat."""
+        return self.dataset.scan(self.request.family).filter(
+            pl.col("backend") == header.backend,
+            pl.col("device") == header.device,
+            pl.col("software") == software_text(header.software),
+            pl.col("cache") == self.request.policy.cache,
+        )
+
+    def rows(self) -> pl.DataFrame:
+        """Everything that is known so far: the dataset's rows and the journal's."""
+        self.flush()
+        header, rows = journal_rows(self.dataset.path / journals.NAME, self.request.family)
+        if self.request.family in self.dataset.families:
+            rows = pl.concat([self._stored(header).collect(), rows])
+        return rows
+
+    @property
+    def device(self) -> str:
+        """The name of the device that is measured."""
+        assert self.journal is not None
+        return self.journal.header.device
+
+    def chunks(self, blocks: Iterable[pl.DataFrame]) -> Iterator[Chunk]:
+        """Vectors that have no row yet, those of one problem together, small problems several at a time."""
+        family = self.request.family
+        problem_names = list(family.problem.parameters)
+        config_names = list(family.config.parameters)
+        for frame, keys in self._undone(blocks):
+            pending: list[Item] = []
+            current: dict[str, Any] | None = None
+            columns = [*(f"problem.{name}" for name in problem_names), *(f"config.{name}" for name in config_names)]
+            for key, row in zip(keys, frame.select(columns).iter_rows(), strict=True):
+                if self.labels.has(key, DONE):
+                    self.summary.already_there += 1
+                    continue
+                self.labels.mark(key, DONE)
+                problem = dict(zip(problem_names, row, strict=False))
+                enough = self.request.chunk_size if problem == current else self.request.chunk_size // 4
+                if pending and len(pending) >= max(enough, 1):
+                    yield self.chunk(pending)
+                    pending = []
+                current = problem
+                values = dict(zip(config_names, row[len(problem_names) :], strict=True))
+                pending.append(Item(key, problem, values, self.labels.best_ns(problem)))
+            if pending:
+                yield self.chunk(pending)
+
+    def _undone(self, blocks: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
+        """The vectors of each block that are not done, with their keys; those of many small blocks are found at a time."""
+        family = self.request.family
+        for several in _gathered(blocks):
+            together = pl.concat(several, how="diagonal_relaxed").with_columns(device=pl.lit(self.device))
+            keys = schema.row_keys(family, together)
+            known, start = self.labels.done(keys), 0
+            for frame in several:
+                own, done = keys.slice(start, frame.height), known[start : start + frame.height]
+                start += frame.height
+                self.summary.already_there += (count := int(done.sum()))
+                if count == frame.height:  # most blocks of a resumed collection: nothing else is asked of them
+                    continue
+                new = pl.Series(~done)
+                left, own = (frame.filter(new), own.filter(new)) if count else (frame, own)
+                yield schema.with_optional(family, left), own
+
+    def chunk(self, items: list[Item]) -> Chunk:
+        """Vectors to measure together, with a number of their own."""
+        self.chunks_made += 1
+        return Chunk(self.chunks_made - 1, items)
+
+    def record(self, item: Item, result: Result, block: int, device_index: str, overrules: bool = False) -> None:
+        """Record a final status in the journal, the summary and the near-ties."""
+        if overrules and self.labels.forget(item.key, item.problem):
+            self.summary.statuses["ok"] -= 1
+        assert self.journal is not None
+        fields = msgspec.to_builtins(result)
+        fields.pop("type")
+        fields.pop("broken_by", None)
+        self.summary.disturbed_samples += fields.pop("disturbed_samples", 0)
+        self.summary.samples += result.samples or 0
+        self._explain_disturbed()
+        self.labels.mark(result.key, DOUBTFUL, result.unsure)
+        earlier = self.labels.time_ns(result.key)
+        if earlier is not None and (result.time_ns is None or result.time_ns >= earlier):
+            return
+        fields |= {"problem": item.problem, "config": item.config, "order": self.order, "block": block, "worker": device_index}
+        fields["cache"] = self.request.policy.cache
+        at = self.journal.add(fields)
+        self.order += 1
+        self.summary.statuses[result.status] += 1
+        if result.status == "ok":
+            assert result.time_ns is not None
+            self.labels.add(item.key, item.problem, result.time_ns, result.time_ns_mad or 0.0, at, result.unsure)
+        else:
+            self.summary.count_error(result.status, result.error or "")
+
+    def _explain_disturbed(self) -> None:
+        """Say once what a high share of disturbed samples means for the labels."""
+        share = self.summary.disturbed_samples / max(1, self.summary.samples)
+        if self.said_disturbed or self.summary.samples < EXPLAINED_SAMPLES or share < EXPLAINED_SHARE:
+            return
+        self.said_disturbed = True
+        self.progress.say(
+            f"other processes slowed this machine down during {share:.0%} of the samples so far (shown as disturbed). Such a "
+            "sample counts only where a vector has no quiet one, and then its label may be too slow; vectors with too few "
+            "quiet samples are measured again at the end. End other work on this machine for better labels"
+        )
+
+    def flush(self) -> None:
+        """Write lines to the journal and answer a request to stop; called several times a second."""
+        if self.journal is not None:
+            self.journal.flush()
+        self._answer()
+
+    def _answer(self) -> None:
+        self.stopping = self.stopping or self.asked()
+        if self.stopping and not self.said_stopping:
+            self.said_stopping = True
+            self.progress.say("stopping: what is being measured now is dropped, everything else is kept")
+
+    def abandoned(self) -> bool:
+        """Whether a stop was requested."""
+        self._answer()
+        return self.stopping
+
+    def rows_kept(self) -> int:
+        """Rows in the dataset and in its journal."""
+        path = self.dataset.path / journals.NAME
+        return self.dataset.rows + (journals.distinct_keys(path) if journals.is_begun(path) else 0)
+
+    def stop(self) -> bool:
+        """Whether to stop: a stop was requested, or the budget is spent."""
+        self._answer()
+        budget = self.request.budget_seconds
+        return self.stopping or (budget is not None and time.monotonic() - self.began > budget)
+
+    def _again(self, crew: Crew, what: str, groups: Groups, seconds: float = math.inf) -> int:
+        """Measure vectors that have a row again and return their number; a faster record replaces the earlier one."""
+        before, until = self.summary.statuses.copy(), time.monotonic() + seconds
+        if math.isinf(seconds):
+            self.progress.expect(what, groups.vectors)
+        else:  # the time ends it, not the count
+            self.progress.expect(what, None)
+            self.progress.guess(seconds if groups.vectors else 0.0)
+        self.flush()  # the vectors are read from the journal
+        taken = 0
+
+        def chunks(file: IO[bytes]) -> Iterator[Chunk]:
+            nonlocal taken
+            for places in groups:
+                taken += len(places)
+                yield self.chunk([self._item(file, at) for at in places.tolist()])
+
+        try:
+            with (self.dataset.path / journals.NAME).open("rb") as file:
+                crew.run(chunks(file), lambda: self.stop() or time.monotonic() > until)
+        finally:
+            self.summary.statuses = before  # the same vectors again, not more of them
+        return taken
+
+    def _item(self, file: IO[bytes], at: int) -> Item:
+        record = journals.record_at(self.dataset.path / journals.NAME, file, at)
+        return Item(record["key"], record["problem"], record["config"], self.labels.best_ns(record["problem"]))
+
+    def revisit(self, crew: Crew) -> None:
+        """Measure vectors with too few quiet samples again later: a slow mode may last longer than a block."""
+        groups = self.labels.unsure(self.request.chunk_size)
+        limit = self.request.second_visit_seconds
+        if limit is not None:  # some of every kind rather than the first ones
+            groups = groups.shuffled(self.request.policy.seed)
+        seconds = math.inf if limit is None else limit
+        self.summary.revisited = self._again(crew, "unsteady vectors measured again", groups, seconds)
+
+    def race(self, crew: Crew) -> None:
+        """Measure the near-ties again, side by side."""
+        self.summary.raced = self._again(crew, "near-ties raced again", self.labels.near_ties())
+
+
+def _gathered(blocks: Iterable[pl.DataFrame]) -> Iterator[list[pl.DataFrame]]:
+    """Blocks put together until they have some thousand rows: what is computed for each of them takes as long for many rows."""
+    held: list[pl.DataFrame] = []
+    for block in blocks:
+        held.append(block)
+        if sum(item.height for item in held) >= GATHERED_ROWS:
+            yield held
+            held = []
+    if held:
+        yield held

@@ -1,0 +1,361 @@
+"""Plan a collection from the caller's arguments: backend, devices, policy, vectors.
+
+The public function, the command line, `models check` and regeneration all use this module.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Annotated, Any, TypeAlias
+
+import polars as pl
+from msgspec import structs
+
+from kerncast.core.device import Device
+from kerncast.core.io.help import Help
+from kerncast.core.io.places import named_values
+from kerncast.core.io.shell import word
+from kerncast.core.op import Family
+from kerncast.data.schema import Status
+from kerncast.errors import InvalidValue, KerncastError, NotFound
+from kerncast.library import devices as profiles
+from kerncast.library.problems import named_sets, parse_vary
+from kerncast.library.problems.axes import sizes
+from kerncast.measuring.alike import LIMIT
+from kerncast.measuring.backends import backend_for, backend_that_runs, get_backend
+from kerncast.measuring.backends.command import CommandBackend
+from kerncast.measuring.backends.command.benchmark import Benchmark, load, shipped_for
+from kerncast.measuring.backends.contract import Backend, TimesItself
+from kerncast.measuring.messages import Policy
+from kerncast.measuring.sweeping import SuiteSweep, Sweep, Vectors, open_sweep, parse_selection
+
+Source: TypeAlias = Sweep | SuiteSweep | Vectors
+# An active choice compares at least so many configs of each problem.
+FEWEST_CANDIDATES = 16
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(given: str | float) -> float:
+    """`90s`, `10m`, `1.5h`, or a plain number of seconds."""
+    if not isinstance(given, str):
+        return float(given)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", given)
+    if not match:
+        raise InvalidValue(f"a duration is a number with s, m or h (90s, 10m, 1.5h), got '{given}'")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def memory_bytes(given: str | float | None) -> int | None:
+    """`2.5` (GB), `none` or `0` for no limit (0), nothing for the default (None)."""
+    if given is None:
+        return None
+    text = str(given)
+    if text != "none" and not re.fullmatch(r"\d+(?:\.\d+)?", text):
+        raise InvalidValue(f"`memory` takes GB (2.5), or none for no limit, got '{text}'")
+    return 0 if text == "none" else int(float(text) * 1e9)
+
+
+def retried(given: bool | str | Iterable[str] | None) -> frozenset[str]:
+    """The statuses of rows to measure again: all failures for True and `all`, else those that are named."""
+    failures = {str(status) for status in Status} - {Status.OK}
+    if given is None or isinstance(given, bool):
+        return frozenset(failures if given else ())
+    named = given.split(",") if isinstance(given, str) else list(given)
+    for name in named if named != ["all"] else ():
+        if name not in failures:
+            raise NotFound.named("status of a failed row", name, failures)
+    return frozenset(failures if named == ["all"] else named)
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What measures vectors, on which devices, and how. For None, the benchmark or the backend decides."""
+
+    backend: Annotated[
+        str | None, Help("What runs the kernels. [default: the first that knows the family]", metavar="NAME")
+    ] = None
+    benchmark: Annotated[
+        str | None,
+        Help(
+            "An external benchmark program instead: ck-tile, ck-tile-conv, cutlass-profiler, tt-metal-concatenate-heads, "
+            "tt-metal-create-qkv-heads, tt-metal-paged-sdpa-decode, tt-metal-reshard, tt-metal-sweep, or a TOML file "
+            "(docs/command.md).",
+            metavar="NAME|FILE",
+        ),
+    ] = None
+    settings: Annotated[
+        Mapping[str, str] | Sequence[str] | None,
+        Help("A setting of the benchmark. May be repeated.", metavar="NAME=VALUE", option="--set"),
+    ] = None
+    devices: Annotated[
+        str | Sequence[str] | None,
+        Help("Device indices, one worker process each: 0,1. [default: 0]", metavar="LIST", several=False),
+    ] = None
+    resource: Annotated[
+        str | None,
+        Help(
+            "With `on=ray`: what counts the devices of a node, such as card. [default: GPU; for CPU kernels one device "
+            "per node]",
+            metavar="NAME",
+        ),
+    ] = None
+    build_jobs: Annotated[int, Help("Kernels to build at the same time.", least=1)] = 2
+    samples: Annotated[int | None, Help("Maximum samples per vector.", metavar="N", least=1)] = None
+    warmup: Annotated[str | float | None, Help("Warm-up time per vector: 0.002s.", metavar="TIME")] = None
+    timeout: Annotated[
+        str | float | None, Help("Kill a launch or a benchmark program after this long: 10s.", metavar="TIME")
+    ] = None
+    chunk_size: Annotated[int, Help("Vectors whose samples are interleaved.", least=1)] = 64
+    cache: Annotated[str | None, Help("State of the caches before each launch. [default: warm]", choices=("warm", "cold"))] = (
+        None
+    )
+    memory: Annotated[
+        str | float | None,
+        Help(
+            "Memory limit of a worker (0: none); exceeding it is out_of_memory. [default: its share of 80 % of free memory]",
+            metavar="GB|none",
+        ),
+    ] = None
+    verify: Annotated[bool, Help("Do not check that kernels compute the right results.")] = True
+    reset_command: Annotated[
+        str | None, Help("Run after a worker is lost, without a shell; {device} is its index.", metavar="CMD")
+    ] = None
+    alike_failures: Annotated[
+        int, Help("Stop when N configs in a row fail in the same way, without a row for them (0: never).", metavar="N", least=0)
+    ] = LIMIT
+    capture_hw: Annotated[
+        bool,
+        Help("Keep what rocminfo, nvidia-smi and lscpu say in the dataset; warn where it contradicts the device's profile."),
+    ] = False
+
+    @property
+    def reset_words(self) -> tuple[str, ...]:
+        """The words of the reset command, divided as a shell does."""
+        try:
+            return tuple(shlex.split(self.reset_command or ""))
+        except ValueError as error:
+            raise InvalidValue(f"`reset_command` {self.reset_command!r} cannot be divided into words ({error})") from error
+
+    @property
+    def deadline(self) -> float | None:
+        """The longest that one launch may take, in seconds."""
+        if self.timeout is None:
+            return None
+        found = seconds(self.timeout)
+        if not found:
+            raise InvalidValue(f"`timeout` must be more than 0, got '{self.timeout}': everything would be killed at once")
+        return found
+
+    def policy(self, benchmark: Benchmark | None) -> Policy:
+        """The policy: the values given here, else the benchmark's, else the defaults."""
+        samples, cache = self.samples, self.cache or "warm"
+        if samples is not None and not isinstance(samples, Integral):
+            raise InvalidValue(f"`samples` must be a whole number, got {samples!r}")
+        if benchmark is not None:
+            samples, cache = samples or benchmark.samples, self.cache or benchmark.cache
+        changes: dict[str, Any] = {"cache": cache, "verify": self.verify, "memory_bytes": memory_bytes(self.memory) or 0}
+        if samples is not None:
+            changes |= {"samples": samples, "fewest_samples": min(samples, Policy().fewest_samples)}
+        if self.warmup is not None:
+            changes["warmup_ns"] = int(seconds(self.warmup) * 1e9)
+        if self.deadline is not None:
+            ceiling = int(self.deadline * 1e9)
+            changes |= {"deadline_ceiling_ns": ceiling, "deadline_floor_ns": min(ceiling, Policy().deadline_floor_ns)}
+        return Policy(**changes)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """What runs the kernels: a backend, or an external benchmark, on some devices."""
+
+    kind: type[Backend]
+    name: str
+    benchmark: Benchmark | None
+    devices: tuple[str, ...]
+    verify: bool = True
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What the backend is configured with."""
+        return {} if self.benchmark is None else CommandBackend.options(self.benchmark, self.verify)
+
+    @property
+    def reset_words(self) -> tuple[str, ...]:
+        """The benchmark's own reset command."""
+        return () if self.benchmark is None else tuple(self.benchmark.reset_words())
+
+    def backend(self) -> Backend:
+        """The backend on the first device; a missing program is refused here, before anything is written."""
+        try:
+            return self.kind.configured(self.devices[0], self.options)
+        except (KerncastError, OSError):
+            raise
+        except Exception as error:  # a backend of another package may raise anything
+            why = f"{type(error).__name__}: {error}"
+            raise KerncastError(f"device {self.devices[0]} does not start ({why}): fix it and run the same again") from error
+
+    def device(self, backend: Backend) -> Device | None:
+        """The device whose limits a sweep obeys; None: this CPU, whose limits are known without measuring."""
+        return backend.device() if self.benchmark or not self.kind.runs_on_cpu else None
+
+
+def runner(family: Family, measuring: Measuring, *, elsewhere: bool = False) -> Runner:
+    """The runner that measures a family; refused if it cannot run here, unless it runs `elsewhere`, on devices unknown here."""
+    described = _benchmark(family, measuring)
+    kind = CommandBackend if described else _backend(family.id, measuring.backend, elsewhere)
+    indices = () if elsewhere else device_indices(kind, "0" if measuring.devices is None else measuring.devices)
+    return Runner(kind, measuring.backend or kind.name, described, indices, measuring.verify)
+
+
+def _backend(family_id: str, name: str | None, elsewhere: bool) -> type[Backend]:
+    kind = get_backend(name) if name else backend_for(family_id)
+    if kind is CommandBackend:
+        known = " or ".join([*shipped_for(family_id), "a TOML file"])
+        why = "backend command runs external programs" if name else f"no backend here runs {family_id} by itself"
+        raise InvalidValue(f"{why}: name its benchmark with `benchmark` ({known})")
+    return backend_that_runs(family_id, name, here=not elsewhere)
+
+
+def _benchmark(family: Family, measuring: Measuring) -> Benchmark | None:
+    """The external benchmark with the changes of the other arguments."""
+    name, backend, settings = measuring.benchmark, measuring.backend, named_values(measuring.settings, "settings")
+    if name is None:
+        if settings:
+            raise InvalidValue("`settings` changes a setting of a benchmark: name one with `benchmark`")
+        return None
+    if backend not in (None, "command"):
+        raise InvalidValue(f"`benchmark` is for the backend command, not for {backend}: leave one of them out")
+    found = load(name, settings, family)
+    if found.family != family.id:
+        raise InvalidValue(f"benchmark {found.name} measures {found.family}, not {family.id}")
+    if measuring.warmup:
+        raise InvalidValue(f"benchmark {found.name} warms up by itself: leave out `warmup`, or see its settings")
+    if measuring.deadline is not None:
+        found = structs.replace(found, timeout=measuring.deadline)
+    if measuring.reset_command:
+        found = structs.replace(found, reset=list(measuring.reset_words))
+    if measuring.cache not in (None, found.cache) and not found.tells("cache"):
+        raise InvalidValue(
+            f"benchmark {found.name} measures {found.cache} caches: leave out `cache={measuring.cache}`, "
+            "or use {cache} in its argv"
+        )
+    return found
+
+
+def device_indices(kind: type[Backend], given: str | Sequence[str]) -> tuple[str, ...]:
+    """Which devices to use, one worker each: `0,1` or a list."""
+    found = tuple(given.split(",")) if isinstance(given, str) else tuple(map(str, given))
+    text = ",".join(found)
+    # Only the program of a benchmark knows which devices it can use.
+    known = None if issubclass(kind, TimesItself) else kind.devices()
+    for index in found:
+        if not index.strip() or (known is not None and index not in known):
+            choice = f"one or more of {', '.join(known)}" if known else "an index or several with commas between them (0,1)"
+            raise InvalidValue(f"`devices` takes {choice} for backend {kind.name}, got '{text}'")
+    if len(set(found)) < len(found):
+        raise InvalidValue(f"`devices` names a device twice: two workers on one would disturb each other, got '{text}'")
+    return found
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The vectors to measure, lazily."""
+
+    source: Source
+    total: int
+    """How many there are."""
+    exact: bool = True
+    """Whether `total` is a count; else it is an estimate, because counting would take long."""
+
+    def blocks(self) -> Iterable[pl.DataFrame]:
+        """The vectors, block by block."""
+        return self.source.iter_blocks()
+
+    def drawn(self, vectors: int) -> pl.DataFrame:
+        """All vectors, or about so many of them if there are more."""
+        if isinstance(self.source, Vectors):
+            every = max(1, min(len(self.source.contents.parts) // 8, self.total // vectors))
+            blocks, share = self.source.iter_blocks(every), vectors / (self.total / every)
+            thinned = (block.sample(fraction=min(1.0, share), seed=0) for block in blocks)
+            return pl.concat(list(itertools.islice(thinned, 64)))
+        source = self.source if self.exact and self.total <= vectors else self.source.drawn(vectors)
+        return pl.concat(list(source.iter_blocks()))
+
+
+def planned(
+    family: Family,
+    *,
+    vectors: Source | None = None,
+    problems: Sequence[str] = (),
+    vary: Sequence[str] = (),
+    configs: str | None = None,
+    max_flops: float | None = None,
+    seed: int = 0,
+    max_vectors: int | None = None,
+    device: Device | None = None,
+    most_candidates: int | None = None,
+) -> Planned:
+    """The vectors to measure, and how many there are.
+
+    `most_candidates` is for an active choice, which holds its candidates in memory: problems get fewer configs, drawn by the
+    seed, if there were more vectors than that.
+    """
+    local = device or profiles.local()
+    sweep = asked_vectors(
+        family, local, vectors=vectors, problems=problems, vary=vary, configs=configs, max_flops=max_flops, seed=seed,
+        max_vectors=max_vectors,
+    )  # fmt: skip
+    if isinstance(sweep, Vectors):
+        return Planned(sweep, sweep.count())
+    selection = sweep.selection
+    if most_candidates is not None and vectors is None and selection.given is None and family.config.parameters:
+        share = max(FEWEST_CANDIDATES, most_candidates // max(1, sweep.problem_count))
+        selection = replace(selection, per_problem=min(share, selection.per_problem or share))
+        sweep = open_sweep(
+            family, local, problems, parse_vary(family, vary), selection, seed=seed, max_flops=max_flops,
+            max_vectors=most_candidates if share * sweep.problem_count > most_candidates else None,
+        )  # fmt: skip
+    where = "this machine" if device is None else device.name
+    total, exact = sweep.count_about()
+    if not total and exact:
+        raise InvalidValue(
+            f"no config of {family.id} can run any of the {sweep.problem_count:,} problems on {where}: "
+            f"see the constraints in `kerncast list family {word(family.id)}`"
+        )
+    return Planned(sweep, total, exact)
+
+
+def asked_vectors(
+    family: Family,
+    device: Device,
+    *,
+    vectors: Source | None,
+    problems: Sequence[str],
+    vary: Sequence[str],
+    configs: str | None,
+    max_flops: float | None,
+    seed: int,
+    max_vectors: int | None,
+) -> Source:
+    """The vectors to measure, not counted yet; what is wrong on any device is refused here."""
+    if vectors is not None:
+        if problems or vary or max_flops or configs is not None:
+            raise InvalidValue(
+                "a sweep says what to measure: `problems`, `vary`, `configs` and `max_flops` cannot be combined with it"
+            )
+        if max_vectors is not None:
+            raise InvalidValue("a sweep says what to measure: give `max_vectors` to the sweep, or choose from it with `active`")
+        return vectors
+    if not problems:
+        grid = ";".join(f"{name}=…" for name in sizes(family.problem))
+        named = ", ".join([*list(named_sets(family.op))[:2], f"grid:{grid}", "a table in FILE.csv"])
+        raise InvalidValue(f"say what to measure: `problems` ({named}), or a sweep instead of the family")
+    selection = parse_selection(family, "all" if configs is None else configs)
+    return open_sweep(
+        family, device, problems, parse_vary(family, vary), selection, seed=seed, max_vectors=max_vectors, max_flops=max_flops
+    )

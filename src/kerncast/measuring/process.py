@@ -1,0 +1,138 @@
+"""A worker as its supervisor sees it: a process, its pipes, and what it was given to do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import IO
+
+from kerncast.measuring.backends.memory import oom_kills
+from kerncast.measuring.errands import REMEMBERED, Errand
+from kerncast.measuring.messages import Chunk, Frames, Item, Position, Ready, Start, frame, reply_decoder
+from kerncast.measuring.patience import Patience, waited_ns
+
+
+@dataclass
+class Worker:
+    """A process and what it is doing."""
+
+    process: subprocess.Popen[bytes]
+    orders: int
+    results: int
+    position: Position
+    last_words: IO[bytes]
+    frames: Frames = field(default_factory=lambda: Frames(reply_decoder))
+    errand: Errand | None = None
+    chunk: Chunk | None = None
+    """The chunk of its errand that it is at."""
+    waiting: dict[str, Item] = field(default_factory=dict)
+    ready: Ready | None = None
+    started: float = field(default_factory=time.monotonic)
+    starting_bytes: int = 0
+    """The memory that its backend took before the first vector."""
+    earlier: deque[Item] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    """The last vectors of the chunks that it was given before this one."""
+    doubtful: bool = False
+    """Whether it ran a kernel that computes wrong results, and may do so beyond its own."""
+    oom_kills: int = field(default_factory=oom_kills)
+    """How many processes had been killed for want of memory when it was started."""
+    patience: Patience = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.patience = Patience(partial(waited_ns, self.process.pid))
+
+    def send(self, message: Start | Chunk) -> None:
+        """Hand over an order; a worker that died meanwhile is noticed by its closed pipe."""
+        data = frame(message)
+        with contextlib.suppress(BrokenPipeError):
+            while data:
+                data = data[os.write(self.orders, data) :]
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it has run nothing yet."""
+        return self.chunk is None and not self.earlier
+
+    def give(self, chunk: Chunk) -> None:
+        """Hand over the next chunk of its errand."""
+        assert self.errand is not None
+        if self.chunk is not None:
+            self.earlier.extend(self.chunk.items)
+        self.chunk = chunk
+        self.waiting = {} if self.errand.inquiry else {item.key: item for item in chunk.items}
+        self.send(chunk)
+
+    def rest(self) -> None:
+        """Its errand is done."""
+        assert self.chunk is not None
+        self.earlier.extend(self.chunk.items)
+        self.errand = self.chunk = None
+        self.waiting = {}
+
+    def before(self, item: Item, ran: int = 0) -> list[Item]:
+        """The vectors that it ran before one of its chunk, the last one last; `ran` of the chunk, if that is known."""
+        assert self.chunk is not None
+        at = ran or next(index for index, each in enumerate(self.chunk.items) if each.key == item.key)
+        return [each for each in (*self.earlier, *self.chunk.items[:at]) if each.key != item.key]
+
+    def kill(self) -> None:
+        """Kill the process, compilers that it started included, and close its descriptors."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # it leads a group of its own
+        self.process.kill()
+        self.process.wait()
+        os.close(self.orders)
+        os.close(self.results)
+        self.last_words.close()
+
+    def last_line(self) -> str:
+        """The last line that it wrote to standard error."""
+        self.last_words.seek(0)
+        lines = self.last_words.read()[-2000:].decode(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else ""
+
+
+def spawn(family: str, backend: str) -> Worker:
+    """Start a fresh process that imports in the background and opens no device yet. It is not forked from our threads."""
+    position, position_fd = Position.create()
+    order_read, order_write = os.pipe()
+    result_read, result_write = os.pipe()
+    inherited = (order_read, result_write, position_fd)
+    last_words = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "kerncast.measuring.worker", *map(str, inherited), family, backend],
+        pass_fds=inherited,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=last_words,
+        start_new_session=True,  # Ctrl-C is for the supervisor alone
+        # A backend's reference product must not leave BLAS threads spinning next to the timed kernel.
+        env={"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ},
+    )
+    for fd in inherited:
+        os.close(fd)
+    return Worker(process, order_write, result_read, position, last_words)
+
+
+def can_be_read(fd: int) -> bool:
+    """Whether a descriptor can be read at once."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(fd, selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+def exit_words(code: int) -> str:
+    """How a process ended."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-code).name
+    return f"exit code {code}"

@@ -1,0 +1,219 @@
+"""One collection, from vectors to a dataset: lock, resume, measure, race the near-ties, compact."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import polars as pl
+
+from kerncast.core.device import Device
+from kerncast.core.io.atomic import no_space, sweep, write_bytes
+from kerncast.core.io.lock import one_writer
+from kerncast.core.progress import QUIET, Progress
+from kerncast.data import journal as journals
+from kerncast.data.dataset import Dataset
+from kerncast.data.hardware import as_json
+from kerncast.data.schema import with_optional
+from kerncast.errors import CannotWrite, InvalidValue
+from kerncast.measuring.active import measure_rounds
+from kerncast.measuring.collection import Collection
+from kerncast.measuring.compact import compact
+from kerncast.measuring.crew import Crew
+from kerncast.measuring.here import supervisor_of
+from kerncast.measuring.journal import Refused, Vanished, refused
+from kerncast.measuring.labels import Labels
+from kerncast.measuring.messages import Ready
+from kerncast.measuring.request import Active, Request, Stop, Summary, never
+from kerncast.measuring.stopping import Abandoned, CannotGoOn
+
+__all__ = ["Active", "Request", "Stop", "Summary", "collect", "locked", "never"]
+
+
+def locked(path: Path) -> contextlib.AbstractContextManager[None]:
+    """One writer per dataset."""
+    return one_writer(path, journals.LOCK, "collect into another dataset")
+
+
+def collect(
+    request: Request,
+    blocks: Iterable[pl.DataFrame],
+    *,
+    total: int | None = None,
+    progress: Progress = QUIET,
+    stop: Stop = never,
+    by: Callable[[Request, Collection], Crew] = supervisor_of,
+) -> Summary:
+    """Measure every vector of `blocks` that has no row yet; the dataset is complete, or the journal is safe.
+
+    `total` is the number of vectors, if known. Once `stop` returns True, what is being measured is dropped and the summary
+    says `interrupted`. A KeyboardInterrupt without `stop` does the same; one that comes while the collection is stopping
+    is raised. Works in any thread. `by` makes what measures: this machine's devices, unless told otherwise.
+    """
+    fresh = not request.out.exists()
+    with _no_space_said(request.out):
+        dataset = _open(request)
+        opened = _identity(dataset.path)
+        try:
+            with locked(dataset.path):
+                collection = Collection(request, dataset, progress=progress, stop=stop)
+                return _collect(request, blocks, collection, total, by(request, collection))
+        except Vanished:
+            raise
+        except Exception:
+            # A refusal before the first result leaves nothing behind. A folder that replaced ours meanwhile stays.
+            if fresh and opened == _identity(dataset.path) and not _has_results(dataset.path):
+                shutil.rmtree(dataset.path)
+            raise
+
+
+@contextlib.contextmanager
+def _no_space_said(path: Path) -> Iterator[None]:
+    """Add how to continue to disk-full errors that do not say so yet: at the lock, a folder, `dataset.json`."""
+    try:
+        yield
+    except Refused:
+        raise
+    except (OSError, CannotWrite) as error:
+        cause = error.__cause__ if isinstance(error, CannotWrite) else error
+        if not isinstance(cause, OSError) or not no_space(cause):
+            raise
+        safe = f"everything measured before is safe in {path}" if path.exists() else "nothing was measured yet"
+        raise refused(Path(cause.filename or path), cause.strerror, safe) from error
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Tells whether a folder is still the same one; None: there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _has_results(path: Path) -> bool:
+    journal = path / journals.NAME
+    return journals.is_begun(journal) and next(journals.records_of(journal), None) is not None
+
+
+def _collect(
+    request: Request, blocks: Iterable[pl.DataFrame], collection: Collection, total: int | None, crew: Crew
+) -> Summary:
+    collection.total = total
+    collection.labels.expect(total or 0)
+    collection.progress.expect("vectors", total)
+    ready: Ready | None = None
+    finished = False
+    with _told_what_is_safe(collection):
+        try:
+            with _interrupted_politely(collection):
+                ready = crew.connect()
+                _note(collection, journals.State(total))
+                _capture(request, collection, crew, Device(**ready.device))
+                finished = _measure(request, collection, crew, blocks, ready) and not crew.unblamed
+                if finished and not collection.stop():
+                    collection.revisit(crew)
+                    collection.race(crew)
+        finally:
+            crew.close()
+            if collection.journal is not None:
+                collection.journal.close()
+    summary = collection.summary
+    summary.lost = crew.lost
+    summary.unsure = collection.labels.doubtful
+    summary.measured = summary.statuses.total()
+    summary.interrupted = collection.stopping
+    # An active choice is meant to stop early: when its budget ends, it is finished.
+    chosen = request.active is not None and not summary.interrupted and summary.measured + summary.already_there > 0
+    summary.without_a_row = not (finished or chosen)
+    if not summary.without_a_row:
+        assert ready is not None
+        collection.labels = Labels()  # compacting needs the memory
+        compact(collection.dataset, request.family, ready)
+    elif ready is not None:
+        measured = summary.measured + summary.already_there
+        _note(collection, journals.State(total, measured, _ended(collection)))
+    summary.seconds = time.monotonic() - collection.began
+    return summary
+
+
+def _capture(request: Request, collection: Collection, crew: Crew, device: Device) -> None:
+    """Ask what the machine is before anything is measured, and say where that contradicts the device's profile."""
+    if not request.capture_hw:
+        return
+    found = crew.hardware(device.name)
+    collection.dataset.keep_hardware(found)
+    collection.summary.hardware = as_json(found, device)
+    for said in collection.summary.hardware["contradictions"]:
+        collection.progress.say(f"! {said}")
+
+
+def _note(collection: Collection, state: journals.State) -> None:
+    """Record how far the collection is, for readers of an unfinished one."""
+    write_bytes(collection.dataset.path / journals.STATE, journals.STATE_FILE.text(state))
+
+
+def _ended(collection: Collection) -> journals.Ended:
+    if collection.stopping:
+        return "stopped"
+    return "budget" if collection.stop() else "device_lost"
+
+
+def _measure(request: Request, collection: Collection, crew: Crew, blocks: Iterable[pl.DataFrame], ready: Ready) -> bool:
+    """Measure every vector, or those that are worth most; False when it was stopped before the end."""
+    if request.active is None:
+        return crew.run(collection.chunks(blocks), collection.stop)
+    whole = (with_optional(request.family, block) for block in blocks)
+    return measure_rounds(request.active, collection, crew, whole, Device(**ready.device))
+
+
+def _open(request: Request) -> Dataset:
+    """A new dataset, an unfinished one, or (with `extend`) a finished one."""
+    sweep(request.out.absolute().parent)
+    if not request.out.exists():
+        return Dataset.create(request.out, journal=False)
+    dataset = Dataset.open(request.out, journal=False)
+    if not (request.out / journals.NAME).exists() and dataset.rows and not request.extend:
+        raise InvalidValue(
+            f"{request.out} is a finished dataset: add `resume` to measure what it lacks, or choose another name"
+        )
+    return dataset
+
+
+@contextlib.contextmanager
+def _told_what_is_safe(collection: Collection) -> Iterator[None]:
+    """Make a collection that ends early say how many rows are safe, and where."""
+    path = collection.dataset.path
+    try:
+        yield
+    except CannotGoOn as error:
+        rows = collection.rows_kept()
+        safe = f"{rows:,} rows are safe in {path}" if rows else "nothing was measured yet"
+        if rows:
+            measured = collection.summary.statuses.total() + collection.summary.already_there
+            _note(collection, journals.State(collection.total, measured, error.ended))
+        told = type(error)(f"{error}; {safe}: {error.fix}")
+        told.rows = rows
+        raise told from error
+    except KeyboardInterrupt:
+        words = f"stopped: everything measured is safe in {path} ({collection.rows_kept():,} rows)"
+        collection.progress.say(f"{words}: run the same command to go on")
+        raise
+
+
+@contextlib.contextmanager
+def _interrupted_politely(collection: Collection) -> Iterator[None]:
+    """Let a KeyboardInterrupt end measuring, as in a notebook; another one while it is stopping ends everything."""
+    try:
+        yield
+    except Abandoned:  # workers are killed, and the journal has only whole lines
+        collection.flush()
+    except KeyboardInterrupt:
+        if collection.stopping or collection.asked():
+            raise
+        # Nothing that was interrupted is used again: workers are killed, and the journal has only whole lines.
+        collection.stopping = collection.said_stopping = True
+        collection.progress.say(f"stopped: everything measured is safe in {collection.dataset.path}: call it again to go on")

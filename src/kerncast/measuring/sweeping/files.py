@@ -1,0 +1,390 @@
+"""Vectors on disk: a directory with `vectors.json` and parts, which appear whole or not at all.
+
+`vectors.json` says which sweep the parts belong to and lists the finished ones, so the same sweep continues
+where it stopped and any other is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from kerncast.core.io.artefact import ArtefactKind, Findings
+from kerncast.core.io.atomic import cannot_write, is_draft, write_atomically, write_bytes
+from kerncast.core.io.checksums import file_checksum
+from kerncast.core.io.foreign import guarded
+from kerncast.core.io.lock import one_writer
+from kerncast.core.io.places import names_a_file_inside
+from kerncast.core.io.shell import word
+from kerncast.core.io.versioned import Versioned
+from kerncast.core.op import Family
+from kerncast.core.progress import QUIET, Progress
+from kerncast.data.schema import check_parameters, content_digest
+from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
+from kerncast.library.declared.declaration import Declaration, declaration_of, resolve
+from kerncast.measuring.sweeping.formats import AGAIN, Format, format_named
+from kerncast.measuring.sweeping.pool import BLOCK_ROWS
+from kerncast.measuring.sweeping.suites import SuiteSweep
+from kerncast.measuring.sweeping.sweep import Sweep
+from kerncast.measuring.sweeping.vectors import CONFIG, PROBLEM
+
+FORMAT = "kerncast-vectors"
+VERSION = 1
+MANIFEST = "vectors.json"
+LOCK = "sweep.lock"
+# Hashes to gather before they are merged into the distinct ones.
+PENDING_HASHES = 2**20
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What decides the vectors; two sweeps with equal headers have equal vectors."""
+
+    op: str
+    family: str
+    device: str
+    device_digest: str
+    problem_space: str
+    config_space: str
+    problems: str
+    portfolio: str | None
+    per_problem: int | None
+    max_vectors: int | None
+    seed: int
+    slice: str | None
+    file_format: str
+    declaration: Declaration | None
+    """The family, if a file declares it; None: an installed one."""
+
+
+# Header fields that are hashes, explained in words.
+_DIGESTS = {
+    "device_digest": "the profile of its device has other numbers",
+    "problem_space": "its problem space is declared differently",
+    "config_space": "its config space is declared differently",
+    "problems": "its problems are different",
+    "portfolio": "its portfolio is different",
+}
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One finished file."""
+
+    file: str
+    rows: int
+    bytes: int
+    checksum: str
+
+
+class SweepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of `vectors.json`; `described` holds the words that asked for the sweep, for readers."""
+
+    header: Header
+    described: dict[str, str] = {}
+    parts: tuple[Part, ...] = ()
+    complete: bool = False
+    problems: int = 0
+    configs: int = 0
+    format: str = FORMAT
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a finished sweep holds; `reused` vectors were on disk already."""
+
+    path: Path
+    vectors: int
+    problems: int
+    configs: int
+    bytes: int
+    parts: int
+    reused: int
+
+
+# -- writing -----------------------------------------------------------------------------------------
+
+
+def header_of(sweep: Sweep | SuiteSweep, file_format: str) -> Header:
+    """The identity of a sweep."""
+    family, portfolio, offer = sweep.family, sweep.selection.given, sweep.selection.offered
+    given = offer.identity if offer is not None else None if portfolio is None else content_digest([portfolio])
+    return Header(
+        op=family.op.name,
+        family=family.id,
+        device=sweep.device.name,
+        device_digest=sweep.device.digest,
+        problem_space=family.problem.digest,
+        config_space=family.config.digest,
+        problems=sweep.problems_digest,
+        portfolio=given,
+        per_problem=sweep.selection.per_problem,
+        max_vectors=sweep.max_vectors,
+        seed=sweep.seed,
+        slice=None if sweep.part is None else str(sweep.part),
+        file_format=file_format,
+        declaration=declaration_of(family),
+    )
+
+
+def write_vectors(
+    sweep: Sweep | SuiteSweep,
+    path: str | Path,
+    *,
+    file_format: str = "parquet",
+    described: Mapping[str, str] | None = None,
+    progress: Progress = QUIET,
+) -> Summary:
+    """Write a sweep, or finish it where an earlier run stopped; `progress` is told how many vectors are done."""
+    path = Path(path)
+    format_named(file_format).check(sweep.family)
+    fresh = SweepFile(header_of(sweep, file_format), dict(described or {}))
+    _make_directory(path)
+    with one_writer(path, LOCK, "choose another `out`"):
+        summary = _write(sweep, path, _begun(path, fresh), progress)
+    if not summary.vectors:
+        with contextlib.suppress(OSError):  # another process has begun there meanwhile
+            path.rmdir()
+        raise InvalidValue(
+            f"the sweep is empty: no config of {sweep.family.id} is valid on {sweep.device.name} for any of its "
+            f"{sweep.problem_count:,} problems; see "
+            f"`kerncast list family {word(sweep.family.id)} --device {word(sweep.device.name)}`"
+        )
+    return summary
+
+
+def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: SweepFile, progress: Progress) -> Summary:
+    """Write the missing parts; a sweep without vectors leaves nothing behind."""
+    layout, parts = format_named(manifest.header.file_format), list(manifest.parts)
+    reused = sum(part.rows for part in parts)
+    if not manifest.complete:
+        tally, unlisted = Tally(), 0
+        for number, (name, rows) in enumerate(layout.cut(sweep.iter_blocks())):
+            tally.add(rows)
+            if number >= len(parts):
+                parts.append(_write_part(path, name, rows, layout))
+                unlisted += rows.height
+                if unlisted >= layout.rows:
+                    _write_sweep_file(path, msgspec.structs.replace(manifest, parts=tuple(parts), complete=False))
+                    unlisted = 0
+            elif (parts[number].file, parts[number].rows) != (name, rows.height):
+                raise BadFile(
+                    f"{path / parts[number].file} is split as another version of kerncast does: remove {path} and sweep again"
+                )
+            progress.step("vectors", tally.vectors)
+        problems, configs = tally.distinct()
+        manifest = msgspec.structs.replace(manifest, parts=tuple(parts), complete=True, problems=problems, configs=configs)
+        if tally.vectors:
+            _write_sweep_file(path, manifest)
+        else:
+            (path / MANIFEST).unlink()
+    vectors, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+    return Summary(path, vectors, manifest.problems, manifest.configs, size, len(parts), reused)
+
+
+def _make_directory(path: Path) -> None:
+    """A directory to write vectors to; anything else at the path is refused and left as it is."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise CannotWrite(f"{path} is a file, and vectors are a directory: choose another `out`") from error
+    except OSError as error:
+        raise CannotWrite(f"could not make the directory {path}: {error.strerror}; choose another place") from error
+    # Another writer that has just begun has no manifest yet: the lock will say so.
+    if not _untouched(path) and not (path / LOCK).exists() and not (path / MANIFEST).is_file():
+        raise BadFile(f"{path} is not a directory of vectors: it has no {MANIFEST}; choose another `out`")
+
+
+def _untouched(path: Path) -> bool:
+    """Whether nothing but a lock, or what a killed process drafted, is there yet."""
+    return all(item.name == LOCK or is_draft(item.name, MANIFEST) for item in path.iterdir())
+
+
+def _begun(path: Path, fresh: SweepFile) -> SweepFile:
+    """What an earlier run of the same sweep left, up to the first damaged part; else a new manifest."""
+    if _untouched(path):
+        _write_sweep_file(path, fresh)
+        return fresh
+    found = read_sweep_file(path)
+    for name in Header.__struct_fields__:
+        theirs, ours = getattr(found.header, name), getattr(fresh.header, name)
+        if theirs != ours:
+            what = _DIGESTS.get(name) or f"its {name.replace('_', ' ')} is {theirs}, this one's is {ours}"
+            asked = " ".join(text for text in found.described.values() if text)
+            raise InvalidValue(
+                f"{path} holds another sweep ({asked or found.header.family}): {what}; choose another `out`, or remove {path}"
+            )
+    sound: list[Part] = []
+    for part in found.parts:
+        if _fault(path, part):
+            return msgspec.structs.replace(found, parts=tuple(sound), complete=False)
+        sound.append(part)
+    return found
+
+
+def _fault(path: Path, part: Part) -> str:
+    """What is wrong with a listed part, or nothing."""
+    file = path / part.file
+    if not file.is_file():
+        return f"{file} is missing"
+    size = file.stat().st_size
+    if size != part.bytes:
+        return f"{file} is truncated or overwritten: {size:,} bytes, not {part.bytes:,}"
+    return "" if file_checksum(file) == part.checksum else f"{file} differs from its checksum"
+
+
+class Tally:
+    """Distinct problems and configs, by 64-bit hash: eight bytes each, whatever the number of vectors."""
+
+    def __init__(self) -> None:
+        self.vectors = 0
+        self._seen = {PROBLEM: [_NO_HASHES], CONFIG: [_NO_HASHES]}
+
+    def add(self, rows: pl.DataFrame) -> None:
+        self.vectors += rows.height
+        for prefix, seen in self._seen.items():
+            seen.append(_hashes(rows, prefix))
+            # The first holds the distinct ones. Searching all of them for each of many small files would take long.
+            if sum(map(len, seen[1:])) >= max(PENDING_HASHES, len(seen[0])):
+                seen[:] = [pl.concat(seen).unique()]
+
+    def distinct(self) -> tuple[int, int]:
+        """How many problems and configs there were."""
+        problems, configs = (pl.concat(seen).n_unique() for seen in self._seen.values())
+        return problems, configs
+
+
+_NO_HASHES = pl.Series([], dtype=pl.UInt64)
+
+
+def _hashes(rows: pl.DataFrame, prefix: str) -> pl.Series:
+    columns = [name for name in rows.columns if name.startswith(prefix)]
+    return rows.select(columns).hash_rows(seed=0).unique().rename("") if columns else pl.Series([0], dtype=pl.UInt64)
+
+
+def _write_part(path: Path, name: str, rows: pl.DataFrame, layout: Format) -> Part:
+    file = path / name
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(file, error) from error
+    write_atomically(file, lambda draft: layout.write(rows, draft))
+    return Part(name, rows.height, file.stat().st_size, file_checksum(file))
+
+
+def _write_sweep_file(path: Path, manifest: SweepFile) -> None:
+    write_bytes(path / MANIFEST, _FILE.text(manifest))
+
+
+# -- reading -----------------------------------------------------------------------------------------
+
+
+_FILE = Versioned(FORMAT, VERSION, SweepFile, "a list of vectors", "sweep again")
+
+
+def read_sweep_file(path: Path) -> SweepFile:
+    """The contents of `vectors.json`, which names only files in its own folder."""
+    file, remedy = path / MANIFEST, f"remove {path} and sweep again"
+    if not file.is_file():
+        raise BadFile(f"{path} is not a directory of vectors: it has no {MANIFEST}; make one with `kerncast sweep`")
+    found = _FILE.read(file, remedy)
+    for part in found.parts:
+        if not names_a_file_inside(part.file):
+            raise BadFile(f"{path} is damaged: its part {part.file!r} is not a file in it; {remedy}")
+    return found
+
+
+def family_of(path: Path, header: Header) -> Family:
+    """The family of some vectors; if it is declared differently now, they are refused."""
+    family = resolve(header.family, header.declaration, path)
+    for what, theirs, ours in (
+        ("problem", header.problem_space, family.problem.digest),
+        ("config", header.config_space, family.config.digest),
+    ):
+        if theirs != ours:
+            raise BadFile(f"{path} was made for another {what} space of {family.id} ({theirs}, now {ours}): sweep again")
+    return family
+
+
+class Vectors:
+    """A finished sweep on disk, read part by part."""
+
+    summary: Summary | None = None
+    """What was written just now."""
+    sweep: Sweep | SuiteSweep | None = None
+    """What it was written from."""
+
+    def __init__(self, path: Path, manifest: SweepFile, family: Family) -> None:
+        self.path, self.contents, self.family = path, manifest, family
+
+    @classmethod
+    def open(cls, path: str | Path) -> Vectors:
+        """Open vectors on disk; the error names what is foreign, unfinished, incomplete or outdated."""
+        path = Path(path)
+        if not path.exists():
+            raise NotFound(f"there are no vectors at {path}: make them with `kerncast sweep`")
+        manifest = read_sweep_file(path)
+        family = family_of(path, manifest.header)
+        if not manifest.complete:
+            raise BadFile(f"{path} is unfinished: run the same `kerncast sweep` again, it continues where it stopped")
+        return cls(path, manifest, family)
+
+    def count(self) -> int:
+        """How many vectors there are."""
+        return sum(part.rows for part in self.contents.parts)
+
+    def iter_blocks(self, every: int = 1) -> Iterator[pl.DataFrame]:
+        """The vectors as frames with columns `problem.*` and `config.*`; each part is checked before it is used.
+
+        `every` reads each so-manieth part only.
+        """
+        layout = format_named(self.contents.header.file_format)
+        for part in self.contents.parts[::every]:
+            yield from read_part(self.path, part, layout, self.family).iter_slices(BLOCK_ROWS)
+
+
+def read_part(path: Path, part: Part, layout: Format, family: Family) -> pl.DataFrame:
+    """The vectors of one part, checked."""
+    fault = _fault(path, part)
+    if fault:
+        raise BadFile(f"{fault}; run the same `kerncast sweep` again to restore it")
+    file = path / part.file
+    try:
+        with guarded(file, AGAIN):
+            rows = layout.read(file, family)
+        check_parameters(family, rows)
+    except InvalidValue as error:
+        raise BadFile(f"{file}, {error}: {AGAIN}") from error
+    if rows.height != part.rows:
+        raise BadFile(f"{file} has {rows.height:,} vectors, and {MANIFEST} says {part.rows:,}: {AGAIN}")
+    return rows
+
+
+def check_vectors(findings: Findings) -> None:
+    """The manifest, and every vector of every part."""
+    path = findings.path
+    with findings.looking(path / MANIFEST):
+        contents = read_sweep_file(path)
+        findings.checks.append("manifest")
+        layout, family = format_named(contents.header.file_format), family_of(path, contents.header)
+    if findings.faults:
+        return
+    tally = Tally()
+    for number, part in enumerate(contents.parts):
+        findings.progress.step("parts", number, len(contents.parts))
+        with findings.looking(path / part.file):
+            tally.add(read_part(path, part, layout, family))
+    if findings.faults:
+        return
+    findings.checks += [f"checksums of {len(contents.parts):,} parts", f"{tally.vectors:,} vectors"]
+    if not contents.complete:
+        findings.notes.append(f"{path} is unfinished: run the same `kerncast sweep` again, it continues where it stopped")
+    elif tally.distinct() != (contents.problems, contents.configs):
+        findings.wrong(path / MANIFEST, f"{path / MANIFEST} counts other problems or configs than its parts have: sweep again")
+
+
+SWEEP = ArtefactKind("vectors", lambda contents: contents.holds(MANIFEST), check_vectors, (MANIFEST,))

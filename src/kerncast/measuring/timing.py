@@ -1,0 +1,189 @@
+"""Timing a block of prepared kernels honestly: spread in time, guarded by a sentinel, looped when short.
+
+On shared machines a slow mode lasts from a fraction of a millisecond to seconds. Samples of one vector are
+therefore taken in several passes over the whole block, in shuffled order, never in one burst; a fixed tiny
+kernel, the sentinel, runs between samples, and a sample whose sentinel was slow counts only if there is no other.
+Noise only makes kernels slower: the label is the median of the samples close to the fastest, once several agree.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kerncast.measuring.backends.contract import Failed, Prepared
+from kerncast.measuring.messages import Policy
+from kerncast.measuring.pressure import CpuPressure, pressed
+
+# A sample whose process was off the CPU for more than this share of the time was pre-empted.
+PREEMPTED = 0.1
+LONGEST_LOOP = 1_000_000
+SENTINEL_WARMUP = 20
+
+
+class Sentinel:
+    """A fixed kernel with a known floor: how slow is the machine right now?"""
+
+    def __init__(self, kernel: Prepared | None) -> None:
+        self.kernel = kernel
+        self.floor = math.inf
+        self.last = 0.0
+        if kernel is not None:
+            for _ in range(SENTINEL_WARMUP):
+                self.read()
+
+    def read(self) -> float:
+        """One launch, after one that brings its data back into the cache; the floor is the fastest ever seen."""
+        if self.kernel is not None:
+            self.kernel.run(1)
+            self.last = float(self.kernel.run(1))
+            self.floor = min(self.floor, self.last)
+        return self.last
+
+    def slowdown(self, spent: float) -> float:
+        """How many times slower than the floor."""
+        return spent / self.floor if self.kernel is not None and self.floor > 0 else 1.0
+
+
+@dataclass
+class Timed:
+    """One vector of a block while it is being timed."""
+
+    index: int
+    kernel: Prepared
+    sentinel: Sentinel
+    problem: object = None
+    best_ns: float = 0.0
+    threads: int = 1
+    """Threads of a kernel on this CPU. With more than one it is timed only while no process waits for a CPU."""
+    loops: int = 1
+    warmup_ns: int = 0
+    quiet: list[float] = field(default_factory=list)
+    disturbed: list[float] = field(default_factory=list)
+    sentinels: list[float] = field(default_factory=list)
+    pressures: list[float] = field(default_factory=list)
+    """The pressure during each sample under CPU pressure."""
+    prepared_ns: float = 0.0
+    max_abs_err: float | None = None
+    label: str | None = None
+    """What the program that ran it calls the kernel."""
+    expected_ns: float = 0.0
+
+    def forget(self) -> None:
+        """Drop the samples: the block is timed again after one of its vectors failed."""
+        for samples in (self.quiet, self.disturbed, self.sentinels, self.pressures):
+            samples.clear()
+
+    def taken(self) -> int:
+        """The number of samples, quiet and disturbed."""
+        return len(self.quiet) + len(self.disturbed)
+
+    def accepted(self, close: float) -> list[float]:
+        """The samples of the label: the quiet ones (all, if there are none) close to the fastest of them."""
+        samples = self.quiet or self.disturbed
+        limit = min(samples) * (1 + close)
+        return [sample for sample in samples if sample <= limit]
+
+
+def _launched(vector: Timed, launches: int, least: int) -> int:
+    """Its time by the backend's clock, refused if it is impossible. (A single short launch may read 0.)"""
+    spent = vector.kernel.run(launches)
+    if not least <= spent < math.inf:  # also when it is NaN
+        raise Failed(f"the backend says that {launches:,} launches took {spent} ns: a time must be a positive number")
+    return spent
+
+
+class BlockTimer:
+    """Times a block; `guard` announces each step (vector and allowed time), `finish` takes each finished vector."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        guard: Callable[[int, float], None],
+        cpu_clock: bool,
+        flush: Callable[[], None] | None = None,
+        pressure: CpuPressure | None = None,
+    ) -> None:
+        self.policy, self.guard = policy, guard
+        self.cpu_clock, self.flush, self.pressure = cpu_clock, flush, pressure
+
+    def warm_up(self, vector: Timed) -> None:
+        """Run it for a while, and find out how many launches make a region long enough to read."""
+        policy = self.policy
+        self.guard(vector.index, vector.best_ns)
+        spent = total = _launched(vector, 1, 0)
+        launches = 1
+        while total < policy.warmup_ns:
+            launches = min(launches * 2, max(1, int((policy.warmup_ns - total) / max(spent, 1)) + 1))
+            self.guard(vector.index, spent * launches)
+            region = _launched(vector, launches, 0)
+            total += region
+            spent = max(1, region // launches)
+            if spent * launches > policy.warmup_ns / 4:
+                break
+        vector.warmup_ns, vector.expected_ns = total, float(spent)
+        vector.loops = 1 if self.flush else min(LONGEST_LOOP, max(1, math.ceil(policy.sample_ns / max(spent, 1))))
+
+    def sample(self, vector: Timed) -> None:
+        """One sample, and whether the machine was quiet while it was taken."""
+        sentinel = vector.sentinel
+        self.guard(vector.index, vector.expected_ns * vector.loops)
+        before = sentinel.last
+        if self.flush:
+            self.flush()
+        cpu = time.process_time_ns()
+        spent = _launched(vector, vector.loops, 1)
+        busy = time.process_time_ns() - cpu
+        after = sentinel.read()
+        slow = max(sentinel.slowdown(before), sentinel.slowdown(after)) > self.policy.disturbed
+        preempted = self.cpu_clock and busy < (1 - PREEMPTED) * spent
+        crowded = vector.threads > 1 and self._crowded(vector)
+        (vector.disturbed if slow or preempted or crowded else vector.quiet).append(spent / vector.loops)
+        vector.sentinels.append(after)
+
+    def _crowded(self, vector: Timed) -> bool:
+        """Whether a process waited for a CPU lately; then a later pass takes another sample."""
+        if self.pressure is None:
+            return False
+        share = self.pressure.now(vector.threads)
+        if not pressed(share, vector.threads):
+            return False
+        vector.pressures.append(share)
+        return True
+
+    def confirmed(self, vector: Timed) -> bool:
+        """Whether enough quiet samples agree."""
+        return len(vector.quiet) > 0 and len(vector.accepted(self.policy.close)) >= self.policy.fewest_samples
+
+    def given_up(self, vector: Timed) -> bool:
+        """Whether it is too far behind the best of its problem to be worth more samples."""
+        fastest = min(vector.quiet or vector.disturbed)
+        return vector.taken() >= min(2, self.policy.samples) and 0 < self.policy.give_up * vector.best_ns < fastest
+
+    def enough(self, vector: Timed) -> bool:
+        """Whether more samples would change anything."""
+        return vector.taken() >= self.policy.samples or self.given_up(vector) or self.confirmed(vector)
+
+    def time(self, block: Sequence[Timed], finish: Callable[[Timed], None], rng: random.Random) -> None:
+        """Passes over the block in shuffled order until every vector has enough samples."""
+        active = list(block)
+        for sentinel in {id(vector.sentinel): vector.sentinel for vector in block}.values():
+            sentinel.read()
+        while active:
+            rng.shuffle(active)
+            for vector in active:
+                self.sample(vector)
+            best: dict[object, float] = {}
+            for vector in block:
+                best[vector.problem] = min(best.get(vector.problem, math.inf), *vector.accepted(self.policy.close))
+            still = []
+            for vector in active:
+                vector.best_ns = min(vector.best_ns or math.inf, best[vector.problem])
+                if self.enough(vector):
+                    finish(vector)
+                else:
+                    still.append(vector)
+            active = still

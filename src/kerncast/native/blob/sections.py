@@ -1,0 +1,232 @@
+"""A whole model as the tables of a blob."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from kerncast.core.expr import Expr
+from kerncast.errors import InvalidValue
+from kerncast.learning.learners.lowering import Boosted, Level, Lines, Network
+from kerncast.native.blob.bytecode import Programs, places_of
+from kerncast.native.blob.container import Texts, packed
+from kerncast.native.blob.forests import comparing_tables, forest_tables, pool_tables, tree_tables
+from kerncast.native.blob.learners import KINDS, line_tables, network_tables, refuse_unknown
+from kerncast.native.blob.spaces import (
+    Tables,
+    answer_tables,
+    candidate_tables,
+    described,
+    doubles,
+    hull_tables,
+    ints,
+    label_tables,
+    longs,
+    rule_tables,
+    space_tables,
+)
+from kerncast.native.c99 import Blend
+from kerncast.native.c_forest import forest_plans, values_of_problems
+from kerncast.native.golden import Golden
+from kerncast.native.header import schema_number
+from kerncast.native.lower import Artefact
+from kerncast.native.tiers.contents import COMPARED_BY_ALL, COMPARING_FIRST
+
+# Limits of the runtime, most of them sizes of arrays on its stack.
+MOST = {"parameters": 48, "values": 2_048, "features": 1_024, "raw": 64, "listed": 64, "programs": 60_000}
+# The numbers in the table `facts`, in order. Append only, with a new version.
+FACTS = (
+    "problem", "config", "candidates", "features", "values", "kind", "raw", "schema", "describe",
+    "target_log", "target_rate", "target_base", "target_tflops", "line_size",
+    "time_forests", "rank_forests", "valid_forests", "library_forests",
+    "has_tree", "has_portfolio", "has_full", "has_quick", "tree_places", "most_compared", "compared_first", "compared_by_all",
+    "problem_values", "feature_values", "rule_values", "family_rule_values", "config_rule_values", "size_values", "tree_values",
+    "compared_problem", "compared_mixed", "screens", "bands", "rare_bands", "size_bands", "mixed_rules",
+    "fallback_library",
+)  # fmt: skip
+# The numbers in the table `numbers`, in order.
+NUMBERS = ("own", "weight", "rough_scale", "rough_error", "level", "middle", "spread", "blend_own", "blend_other")
+
+
+def blob(artefact: Artefact, golden: Sequence[Golden] = ()) -> bytes:
+    """The bytes of the file, with golden vectors for its self-test; models that the runtime cannot hold are refused by name."""
+    refuse_unknown(artefact)
+    if artefact.alone:
+        raise InvalidValue("a tree alone is small enough as C: use `to=c`, or name more `tiers`")
+    return packed(_Sections(artefact).tables() | _golden(artefact, golden))
+
+
+def _golden(artefact: Artefact, golden: Sequence[Golden]) -> Tables:
+    configs = len(artefact.model.family.config.parameters)
+    return {
+        "golden.problems": longs([item.problem for item in golden]),
+        "golden.configs": longs([item.config[:configs] for item in golden]),
+        "golden.candidates": ints([item.candidate for item in golden]),
+        "golden.times": doubles([item.time_ns for item in golden]),
+        "golden.features": doubles([item.features for item in golden]),
+    }
+
+
+class _Sections:
+    def __init__(self, artefact: Artefact) -> None:
+        self.artefact, self.model, self.family = artefact, artefact.model, artefact.model.family
+        self.texts, self.programs = Texts(), Programs()
+        self.facts: dict[str, int] = dict.fromkeys(FACTS, 0)
+        self.numbers: dict[str, float] = dict.fromkeys(NUMBERS, 0.0)
+        self.plans = forest_plans(artefact)
+        self._refuse_large()
+
+    def _refuse_large(self) -> None:
+        counts = {
+            "parameters": max(len(self.family.problem.parameters), len(self.family.config.parameters)),
+            "values": len(self.values), "features": len(self.artefact.features),
+        }  # fmt: skip
+        for name, count in counts.items():
+            if count > MOST[name] - 1:
+                raise InvalidValue(
+                    f"a blob has at most {MOST[name] - 1:,} {name}, and this model {count:,}: export it to C instead"
+                )
+
+    # -- what is computed ----------------------------------------------------------------------------
+
+    @cached_property
+    def values(self) -> dict[str, Expr]:
+        return values_of_problems(self.artefact, self.plans.values())
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.values)}
+
+    @cached_property
+    def symbols(self) -> dict[str, int]:
+        """Where a program reads the parameters: those of the problem, then those of the config."""
+        spaces = (self.family.problem, self.family.config)
+        names = [f"{space.namespace}.{name}" for space in spaces for name in space.parameters]
+        return {name: place for place, name in enumerate(names)}
+
+    def _programs(self) -> None:
+        """The programs with a fixed role."""
+        rules = {
+            "rule_values": self.artefact.problem_rules, "family_rule_values": self.artefact.unsupported_rules,
+            "config_rule_values": self.artefact.config_rules,
+        }  # fmt: skip
+        outputs: dict[str, Mapping[str, Expr]] = {
+            "problem_values": self.values, "feature_values": self.artefact.features,
+            **{role: {rule.name: rule.holds for rule in found} for role, found in rules.items()},
+        }  # fmt: skip
+        interval = self.model.manifest.interval
+        beyond = None if interval is None else interval.beyond
+        if beyond is not None:
+            outputs["size_values"] = {"size": self.artefact.work[beyond.sizes.measure]}
+            self.facts["size_bands"] = len(beyond.lower)
+        for role, found in outputs.items():
+            self.facts[role] = self.programs.add(found.values(), places_of(self.symbols))
+
+    # -- tables --------------------------------------------------------------------------------------
+
+    def tables(self) -> Tables:
+        family, artefact, texts = self.family, self.artefact, self.texts
+        self.facts["size_bands"] = 1
+        self._programs()
+        found: Tables = {}
+        for word, space in (("problem", family.problem), ("config", family.config)):
+            found |= space_tables(word, space, texts, self.programs)
+        found |= hull_tables(artefact, texts) | rule_tables(artefact, texts) | label_tables(artefact, texts)
+        found |= candidate_tables(artefact) | answer_tables(artefact)
+        found |= self._learner() | self._pools() | self._tree()
+        self._counts(found)
+        found |= self.programs.tables()
+        return {
+            "facts": longs([self.facts[name] for name in FACTS]),
+            "numbers": doubles([self.numbers[name] for name in NUMBERS]),
+            "text": texts.table(),
+            **found,
+        }
+
+    def _counts(self, found: Tables) -> None:
+        target = self.model.target
+        base = {"relative": "expected_ns", "tflops": "flops", "bandwidth": "bytes"}.get(target.name)
+        interval = self.model.manifest.interval
+        wide = None if interval is None else interval.widening
+        self.facts |= {
+            "problem": len(self.family.problem.parameters), "config": len(self.family.config.parameters),
+            "candidates": self.artefact.candidates, "features": len(self.artefact.features), "values": len(self.values),
+            "kind": KINDS[type(self.artefact.lowered)], "describe": self.texts.place(described(self.artefact)),
+            "schema": int(np.uint64(schema_number(self.artefact)).astype(np.int64)),
+            "target_log": int(target.log), "target_rate": int(target.higher_is_faster),
+            "target_base": -1 if base is None else self.places[base], "target_tflops": int(target.name == "tflops"),
+            "bands": 0 if interval is None else len(interval.lower), "rare_bands": 1 if wide is None else len(wide.lower),
+            "mixed_rules": len(self.artefact.mixed_rules),
+            "fallback_library": int(self.artefact.fallbacks[1] == "library"),
+        }  # fmt: skip
+
+    def _learner(self) -> Tables:
+        lowered = self.artefact.lowered
+        self.facts["raw"] = 1
+        match lowered:
+            case Boosted():
+                self._blend(lowered)
+            case Level():
+                self.numbers["level"] = lowered.value
+            case Lines():
+                self.facts["line_size"] = self.places[lowered.size]
+                return line_tables(lowered)
+            case Network():
+                self.facts["raw"] = lowered.outputs
+                self.numbers["middle"], self.numbers["spread"] = lowered.middle, lowered.spread
+                if lowered.blend is not None:
+                    self.numbers["blend_own"], self.numbers["blend_other"] = lowered.blend
+                return network_tables(lowered)
+        return {}
+
+    def _blend(self, boosted: Boosted) -> None:
+        """How the sums of the forests become a score, and how far rounded sums may be off."""
+        plan = self.plans["model"]
+        blend = Blend.of(boosted, plan)
+        self.facts |= {f"{name}_forests": len(bags) for name, bags in plan.forests.trees.items()}
+        self.facts["raw"] = blend.outputs
+        if blend.outputs > MOST["raw"]:
+            raise InvalidValue(
+                f"a blob has at most {MOST['raw']} forests, and this model {blend.outputs}: export it to C instead"
+            )
+        self.numbers |= {name: value for name, value in blend.fields.items() if name in NUMBERS}
+        target = self.model.target
+        self.facts["screens"] = int(target.log and not target.higher_is_faster)
+
+    def _pools(self) -> Tables:
+        found: Tables = {}
+        for plan in self.plans.values():
+            found |= forest_tables(plan, self.places, self.programs)
+        for tier in ("portfolio", "full"):
+            if tier in self.artefact.include:
+                self.facts[f"has_{tier}"] = 1
+                found |= pool_tables(self.plans.get("model"), self.artefact, tier)
+        if "small" in self.plans:
+            self.facts["has_quick"] = 1
+            found |= pool_tables(self.plans["small"], self.artefact, "quick")
+        if "portfolio.members" not in found:
+            found["portfolio.members"] = np.empty(0, np.int32)
+        return found
+
+    def _tree(self) -> Tables:
+        tree = self.artefact.tiers.tree if "tree" in self.artefact.include else None
+        self.facts["most_compared"] = 1
+        if tree is None:
+            return {}
+        self.facts |= {
+            "has_tree": 1, "tree_places": tree.lists.shape[1],
+            "tree_values": self.programs.add(tree.program.outputs.values(), places_of(self.symbols)),
+        }  # fmt: skip
+        found, most = tree_tables(tree), int(tree.compares.max(initial=1))
+        if most > 1:
+            if most > MOST["listed"]:
+                raise InvalidValue(f"a blob compares at most {MOST['listed']} configs, and this tree {most}: export it to C")
+            first = min(COMPARING_FIRST, len(self.artefact.tiers.comparing))
+            self.facts |= {"most_compared": most, "compared_first": first, "compared_by_all": COMPARED_BY_ALL}
+            more, self.facts["compared_problem"], self.facts["compared_mixed"] = comparing_tables(
+                self.artefact, self.programs, self.symbols
+            )
+            found |= more
+        return found

@@ -1,0 +1,232 @@
+"""Forests and pools as C tables: nodes, thresholds, combinations, and the functions that compute mixed features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from kerncast.core.arrays import Floats, Ints
+from kerncast.core.expr import Expr
+from kerncast.core.expr.to_c import statements
+from kerncast.learning.learners.trees import Tree
+from kerncast.native.c_model import CModel, structure
+from kerncast.native.forest import Forests
+from kerncast.native.lower import Artefact
+from kerncast.native.pool import Group, Pool, group_mixed, make_pool
+from kerncast.native.stages import Stages, cut
+
+# A set per combination takes memory; above this many, configs are put into their sets one by one.
+MOST_SETS = 128
+
+
+@dataclass(frozen=True)
+class ForestPlan:
+    """The trees that score a pool, with their inputs split by stage. `name` distinguishes the tables of several plans."""
+
+    artefact: Artefact
+    forests: Forests
+    name: str
+
+    @cached_property
+    def stages(self) -> Stages:
+        """The features that some tree reads, and the mixed rules, by what they depend on."""
+        names = self.artefact.model.manifest.features.names
+        used = {names[number]: self.artefact.features[names[number]] for number in self.forests.thresholds}
+        rules = {f"rule {rule.name}": rule.holds for rule in self.artefact.mixed_rules}
+        return cut({**used, **rules})
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        return group_mixed(self.stages)
+
+    @cached_property
+    def slots(self) -> dict[str, tuple[int, int]]:
+        """The first condition of each feature (and rule), and their number."""
+        names, first, found = self.artefact.model.manifest.features.names, 0, {}
+        for number, values in self.forests.thresholds.items():
+            found[names[number]] = (first, len(values))
+            first += len(values)
+        for place, rule in enumerate(self.artefact.mixed_rules):
+            found[f"rule {rule.name}"] = (first + place, 1)
+        return found
+
+    @cached_property
+    def values(self) -> dict[str, str]:
+        """What the trees read of the problem: the name among the problem's numbers, by feature or part."""
+        own = {name: f"feature {name}" for name in self.stages.problem}
+        return own | {part: f"{self.name} {part}" for part in self.stages.problem_parts}
+
+    # -- trees ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def every_tree(self) -> list[Tree]:
+        return [tree for bags in self.forests.trees.values() for bag in bags for tree in bag]
+
+    @cached_property
+    def thresholds(self) -> Floats:
+        """Those of all conditions. A rule is the condition `holds <= 0.5`: it is met by the configs that break the rule."""
+        return np.concatenate([*self.forests.thresholds.values(), np.full(len(self.artefact.mixed_rules), 0.5)])
+
+    @cached_property
+    def nodes(self) -> Ints:
+        return np.concatenate([tree_nodes(self.forests, tree) for tree in self.every_tree])
+
+    def tables(self, out: CModel, places: dict[str, int], rough: bool) -> None:
+        """Nodes, thresholds and leaves; rounded ones too where a pool is screened by them first."""
+        name, trees = self.name, self.every_tree
+        starts = np.cumsum([0, *(len(bag) for bags in self.forests.trees.values() for bag in bags)])
+        rows = CModel(out.family, out.sealed)
+        rows.table("double", f"{name}_thresholds", self.thresholds)
+        rows.add(out.sealed.triples("kc_node", f"kc_{name}_nodes", ("condition", "left", "right"), self.nodes))
+        rows.fields[f"{name}_nodes"] = f"kc_{name}_nodes"
+        rows.table("double", f"{name}_leaves", np.concatenate([tree.value for tree in trees]))
+        if rough:
+            rows.table("int32_t", f"{name}_rough", self._rough_leaves())
+        rows.table("uint32_t", f"{name}_first_node", np.cumsum([0, *(len(tree.feature) for tree in trees)]))
+        rows.table("uint32_t", f"{name}_first_leaf", np.cumsum([0, *(len(tree.value) for tree in trees)]))
+        rows.table("int32_t", f"{name}_first_tree", starts)
+        features = [
+            (first, count, number) for number, (first, count) in zip(self.forests.thresholds, self.slots.values(), strict=False)
+        ]
+        problem = [(*self.slots[feature], places[self.values[feature]]) for feature in self.stages.problem]
+        for word, slots in (("features", features), ("problem_slots", problem)):
+            rows.rows("kc_slot", f"{name}_{word}", (structured(slot) for slot in slots))
+        rows.rows("kc_group_function", f"{name}_compute", self._functions(rows, places), nothing="NULL")
+        out.parts += rows.parts
+        out.fields[name] = structure({
+            **{key.removeprefix(f"{name}_"): value for key, value in rows.fields.items()},
+            "forests": len(starts) - 1, "conditions": len(self.thresholds),
+            "first_rule": len(self.thresholds) - len(self.artefact.mixed_rules), "feature_count": len(features),
+            "problem_slot_count": len(problem), "depth": self.depth,
+        })  # fmt: skip
+
+    @cached_property
+    def depth(self) -> int:
+        """The largest number of sets that wait."""
+        return max([1, *(_depth(tree) for tree in self.every_tree)])
+
+    @property
+    def most_rows(self) -> int:
+        """The largest number that stands for a set of configs."""
+        return len(self.thresholds) + 2 * len(self.slots) + 2
+
+    def rough_scale(self) -> float:
+        """A power of two by which leaf values become whole numbers whose sums fit into 31 bits."""
+        sums = [sum(float(np.abs(tree.value).max()) for tree in bag) for bags in self.forests.trees.values() for bag in bags]
+        return float(2.0 ** np.floor(np.log2(2.0**30 / max([1e-9, *sums]))))
+
+    def rough_error(self) -> float:
+        """The largest error of a sum of rounded leaves."""
+        most = max(len(bag) for bags in self.forests.trees.values() for bag in bags)
+        return most * 0.5 / self.rough_scale() * 1.01 + 1e-12
+
+    def _rough_leaves(self) -> Ints:
+        """Leaves in whole numbers."""
+        return np.rint(np.concatenate([tree.value for tree in self.every_tree]) * self.rough_scale()).astype(np.int64)
+
+    # -- what is computed before the trees -------------------------------------------------------------
+
+    def _functions(self, out: CModel, places: dict[str, int]) -> list[str]:
+        """A function per group of features: `out[output × count + combination]`."""
+        functions = []
+        for number, group in enumerate(self.groups):
+            function = f"kc_{self.name}_group_{number}"
+
+            def read(symbol: str, parts: tuple[str, ...] = group.parts) -> str:
+                return f"u[{parts.index(symbol)}]" if symbol in parts else f"v[{places[self.values[symbol]]}]"
+
+            tables, lines = statements(function, group.outputs, read, lambda place: f"out[(ptrdiff_t){place} * count + i]")
+            body = "\n".join(f"    {line}" for line in lines)
+            out.add(
+                f"{tables}static void {function}(const double *v, const double *u, int32_t count, double *out) {{\n"
+                f"    (void)v;\n    for (int32_t i = 0; i < count; i++, u += {len(group.parts)}) {{\n{body}\n    }}\n}}\n"
+            )
+            functions.append(function)
+        return functions
+
+    # -- one pool ------------------------------------------------------------------------------------
+
+    def pool(self, tier: str) -> Pool:
+        """The configs of a tier, by their combinations."""
+        return make_pool(self.stages, self.groups, self.artefact.configs, self.artefact.members(tier))
+
+    def pool_tables(self, tier: str, out: CModel, screens: bool) -> None:
+        """The configs of a tier: combinations by group, and where each output's sets of configs go."""
+        pool = self.pool(tier)
+        names = [list(group.outputs) for group in self.groups] + [[name] for name in pool.static]
+        groups = [*pool.groups, *pool.static.values()]
+        bits, row, entries = 0, 2, []
+        rows = CModel(out.family, out.sealed)
+        slots: dict[str, list[tuple[int, ...]]] = {"slots": [], "static_slots": []}
+        for number, (group, outputs) in enumerate(zip(groups, names, strict=True)):
+            member, values = f"kc_{tier}_member_{number}", f"kc_{tier}_values_{number}"
+            rows.add(
+                out.sealed.array("kc_member", member, group.member) + out.sealed.array("double", values, group.values.ravel())
+            )
+            own = bits if len(group.values) <= MOST_SETS else -1
+            bits += len(group.values) if own >= 0 else 0
+            entries.append(f"{{{len(group.values)}, {own}, {member}, {values}}}")
+            kind = "slots" if number < len(pool.groups) else "static_slots"
+            for place, name in enumerate(outputs):
+                first, count = self.slots[name]
+                slots[kind].append((first, count, row, number, place))
+                row += min(len(group.values), count) + 1
+        rows.rows("kc_pool_group", f"{tier}_groups", entries)
+        for word, found in slots.items():
+            rows.rows("kc_pool_slot", f"{tier}_{word}", map(structured, found))
+        bands, own_band = np.unique(self.artefact.bands[pool.rows], return_inverse=True)
+        rows.table("int32_t", f"{tier}_band_of", bands, sealed=False)
+        rows.table("kc_member", f"{tier}_band", own_band.ravel(), sealed=False)
+        out.parts += rows.parts
+        out.fields[f"pools[KC_{tier.upper()}]"] = structure({
+            **{key.removeprefix(f"{tier}_"): value for key, value in rows.fields.items()},
+            "trees": f"&kc_this.{self.name}", "members": f"kc_{'portfolio' if tier == 'quick' else tier}_members",
+            "configs": len(pool.rows), "words": pool.words, "group_count": len(entries), "slot_count": len(slots["slots"]),
+            "static_slot_count": len(slots["static_slots"]), "bands": len(bands), "rows": row, "bits": bits,
+            "most_combinations": max([1, *(len(group.values) for group in groups)]),
+            "most_outputs": max([1, *(len(group.values) * len(outputs) for group, outputs in zip(groups, names, strict=True))]),
+            "screens": int(screens), "imitates": int(self.name == "small"),
+        })  # fmt: skip
+
+
+def structured(numbers: Iterable[int]) -> str:
+    """A struct of numbers, in order."""
+    return f"{{{', '.join(map(str, numbers))}}}"
+
+
+def at_least_16(kind: str) -> str:
+    """An integer type of two bytes or more."""
+    return kind.replace("int8_t", "int16_t")
+
+
+def tree_nodes(forests: Forests, tree: Tree) -> Ints:
+    """The nodes of a tree: condition, left, right."""
+    return np.column_stack([forests.condition(tree.feature, tree.threshold), tree.left, tree.right])
+
+
+def _depth(tree: Tree) -> int:
+    """The largest number of waiting sets: the length of the longest path."""
+    depth = np.zeros(len(tree.feature), np.int64)
+    for node in range(len(tree.feature)):  # parents come before their children
+        for child in (tree.left[node], tree.right[node]):
+            if child >= 0:
+                depth[child] = depth[node] + 1
+    return int(depth.max()) + 2 if len(depth) else 1
+
+
+def forest_plans(artefact: Artefact) -> dict[str, ForestPlan]:
+    """The model's own trees, and the small ones that imitate them, if there are any."""
+    forests = {"model": None if artefact.alone else artefact.forests, "small": artefact.small_forest}
+    return {name: ForestPlan(artefact, found, name) for name, found in forests.items() if found is not None}
+
+
+def values_of_problems(artefact: Artefact, plans: Iterable[ForestPlan]) -> dict[str, Expr]:
+    """What is computed once per call: work, and the parts of features that the problem decides."""
+    found = dict(artefact.work)
+    for plan in plans:
+        found |= {plan.values[name]: expr for name, expr in plan.stages.problem.items()}
+        found |= {plan.values[name]: expr for name, expr in plan.stages.problem_parts.items()}
+    return found

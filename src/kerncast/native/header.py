@@ -1,0 +1,101 @@
+"""The C header of an artefact: problems and configs as structs with named fields, labels as constants."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+
+from kerncast.core.io.c import c_integer, comment, filled, identifiers
+from kerncast.core.parameters import Bool, Categorical, Parameter
+from kerncast.core.space import Space
+from kerncast.models.statuses import C_STATUSES
+from kerncast.models.tier import C_TIERS
+from kerncast.native.lower import Artefact
+from kerncast.native.packaged import packaged
+
+# Increase it whenever a struct or a function of the interface changes.
+INTERFACE = 2
+MESSAGE_BYTES = 240
+# Pins that a context has room for; an export may have any number.
+MOST_PINS = 1024
+BLOCKS = ("title", "schema", "labels", "enumerations", "problem_fields", "config_fields", "message_bytes", "most_pins")
+
+
+def schema_number(artefact: Artefact) -> int:
+    """A hash of what header and library must agree on: parameters in order, their codes, and the interface."""
+    family = artefact.model.family
+    text = [f"interface {INTERFACE}", family.id]
+    for space in (family.problem, family.config):
+        for name, parameter in space.parameters.items():
+            text.append(f"{space.namespace}.{name} {parameter.describe()} {parameter.codes} {parameter.default}")
+    return int.from_bytes(hashlib.blake2b("\n".join(text).encode(), digest_size=8).digest(), "little")
+
+
+def label_constants(spaces: Mapping[str, Space], taken: Iterable[str]) -> list[tuple[str, int, str]]:
+    """(constant, code, `parameter = label`) of every label; the names of a space's constants begin with its key."""
+    found = [
+        (f"{start}_{name}_{label}".upper(), code, f"{name} = {label}")
+        for start, space in spaces.items()
+        for name, parameter in space.parameters.items()
+        if isinstance(parameter, Categorical)
+        for label, code in parameter.codes
+    ]
+    names = identifiers((name for name, _, _ in found), taken)
+    return [(name, code, said) for name, (_, code, said) in zip(names, found, strict=True)]
+
+
+def _said(parameter: Parameter) -> str:
+    said = [parameter.doc] if parameter.doc else []
+    said.append("0 or 1" if isinstance(parameter, Bool) else parameter.describe())
+    if parameter.optional:
+        said.append(f"{parameter.inactive} or left out: {parameter.usual_word}")
+    elif parameter.default is not None:
+        said.append(f"{parameter.default} when left out")
+    return "; ".join(said)
+
+
+def _fields(space: Space) -> str:
+    names = identifiers(space.parameters)
+    parameters = space.parameters.values()
+    lines = [f"    int64_t {name}; /* {comment(_said(item))} */" for name, item in zip(names, parameters, strict=True)]
+    return "\n".join(lines or ["    int64_t nothing_to_choose;"])
+
+
+def title(artefact: Artefact) -> str:
+    """The family and the device, for the first line of a file."""
+    return comment(f"{artefact.model.family.id} on {artefact.model.device.name}")
+
+
+def enumerations(prefix: str) -> str:
+    """The C statuses, tiers and states of a pin."""
+    upper = prefix.upper()
+    statuses = [
+        f"    {upper}_{status.upper()} = {status.number}," + (f" /* {comment(status.doc)} */" if status.doc else "")
+        for status in C_STATUSES
+    ]
+    tiers = [
+        f"    {upper}_TIER_{name.upper()} = {number}," + (f" /* {said} */" if said else "")
+        for number, (name, said) in enumerate(C_TIERS.items())
+    ]
+    return filled(packaged("enumerations.h"), prefix, statuses="\n".join(statuses), tiers="\n".join(tiers))
+
+
+def c_header(artefact: Artefact, prefix: str) -> str:
+    """The text of `PREFIX.h`."""
+    family, upper, template = artefact.model.family, prefix.upper(), packaged("artefact.h")
+    enums = enumerations(prefix)
+    taken = re.findall(rf"\b{upper}_\w+", filled(template, prefix, **dict.fromkeys(BLOCKS, "")) + enums)
+    constants = label_constants({upper: family.problem, f"{upper}_CONFIG": family.config}, taken)
+    return filled(
+        template,
+        prefix,
+        title=title(artefact),
+        schema=f"0x{schema_number(artefact):016x}",
+        enumerations=enums,
+        labels="\n".join(f"#define {name} {c_integer(code)} /* {comment(said)} */" for name, code, said in constants),
+        problem_fields=_fields(family.problem),
+        config_fields=_fields(family.config),
+        message_bytes=str(MESSAGE_BYTES),
+        most_pins=f"{MOST_PINS:,}",
+    )

@@ -1,0 +1,195 @@
+"""From a model and its tiers to the parts of an artefact: programs split by stage, pools, rules, fallbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from kerncast.core.arrays import Floats, Ints
+from kerncast.core.expr import Expr
+from kerncast.errors import InvalidValue
+from kerncast.learning.learners.lowering import Boosted, Lowered
+from kerncast.models.candidates import library_rows, refuse_no_candidates
+from kerncast.models.limits.configs import Reach
+from kerncast.models.model import Model
+from kerncast.models.rules import Rule, model_rules, namespaces
+from kerncast.models.tier import ALONE, CHOOSING, Tier, named_tiers
+from kerncast.native.forest import Forests
+from kerncast.native.overrides import Decided
+from kerncast.native.tiers.contents import UNSURE, Tiers
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """Everything that is written out, still as Python values."""
+
+    model: Model
+    tiers: Tiers
+    include: tuple[str, ...]
+    """The tiers that the artefact answers with, the quickest first."""
+    decided: Decided | None = None
+    """Which candidates exist and which choices are fixed; None: all, and none."""
+
+    @cached_property
+    def configs(self) -> pl.DataFrame:
+        """The candidates under their symbol names."""
+        columns = {f"config.{name}": f"c.{name}" for name in self.model.family.config.parameters}
+        return self.model.candidates.select(list(columns)).rename(columns)
+
+    @cached_property
+    def candidates(self) -> int:
+        return self.model.candidates.height
+
+    # -- programs ------------------------------------------------------------------------------------
+
+    @cached_property
+    def features(self) -> dict[str, Expr]:
+        """All features, in the order in which the learner reads them."""
+        outputs = self.model.featurizer().program.outputs
+        return {name: outputs[name] for name in self.model.manifest.features.names}
+
+    @cached_property
+    def work(self) -> dict[str, Expr]:
+        """Numbers of the problem that targets and the learner's own C read."""
+        return {**self.model.featurizer().work().outputs, **self.model.learner.problem_numbers(self.model.family)}
+
+    @cached_property
+    def lowered(self) -> Lowered | None:
+        """What the learner computes, as data; None: it writes C itself, or Python answers."""
+        return self.model.learner.lowered(self.model.family, self.work)
+
+    @cached_property
+    def problem_rules(self) -> list[Rule]:
+        """Rules of the op: a problem that breaks one is not a problem at all."""
+        return [Rule(item.name, item.sentence, item.holds) for item in self.model.family.problem.constraints]
+
+    @cached_property
+    def family_rules(self) -> list[Rule]:
+        """Rules of the family, hardware numbers bound; those that need an unknown number are left to the backend."""
+        return model_rules(self.model)
+
+    @cached_property
+    def unsupported_rules(self) -> list[Rule]:
+        """The rules that the problem alone decides."""
+        return [rule for rule in self.family_rules if namespaces(rule.holds) == {"p"}]
+
+    @cached_property
+    def mixed_rules(self) -> list[Rule]:
+        """The rules that problem and config decide together."""
+        return [rule for rule in self.family_rules if namespaces(rule.holds) == {"p", "c"}]
+
+    @cached_property
+    def config_rules(self) -> list[Rule]:
+        """All rules that a config must obey."""
+        return [rule for rule in self.family_rules if "c" in namespaces(rule.holds)]
+
+    # -- forests -------------------------------------------------------------------------------------
+
+    @cached_property
+    def forests(self) -> Forests | None:
+        """The forests of a gbdt; None for models that are computed row by row."""
+        return Forests.of(self.lowered.trees) if isinstance(self.lowered, Boosted) else None
+
+    @cached_property
+    def small_forest(self) -> Forests | None:
+        """The small forest that scores the portfolio instead of the model, if the tiers have one."""
+        trees = self.tiers.forest
+        return None if trees is None or "portfolio" not in self.include else Forests.of({"small": [trees]})
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is only the tree: no model, no times, nothing to leave an unsure problem to."""
+        return self.include == ALONE
+
+    @cached_property
+    def stored(self) -> Ints:
+        """The candidates whose parameters and names are written out, ascending: those that an answer may name."""
+        if Tier.FULL in self.include:
+            return np.arange(self.candidates)
+        named = [np.array(self.fallbacks[0], np.int64), np.empty(0, np.int64) if self.decided is None else self.decided.pinned]
+        if Tier.PORTFOLIO in self.include or self.tiers.tree is None:
+            named.append(self.members("portfolio"))
+        else:
+            named.append(self.members("portfolio")[np.unique(self.tiers.tree.lists[self.tiers.tree.lists != UNSURE])])
+        return np.unique(np.concatenate(named)).astype(np.int64)
+
+    def members(self, tier: str) -> Ints:
+        """Rows of the model's candidates; `quick` is the portfolio, ranked by the small forest."""
+        return np.arange(self.candidates) if tier == "full" else np.array(self.tiers.portfolio, dtype=np.int64)
+
+    @cached_property
+    def tried(self) -> Reach:
+        """Where each candidate was tried, in finite numbers; everywhere if nothing is known."""
+        found, shape = self.tiers.reach, (self.candidates, len(self.model.family.problem.parameters))
+        if found is None:
+            found = Reach(np.full(shape, -np.inf), np.full(shape, np.inf), np.full(shape, ~np.uint64(0)))
+        most = np.finfo(np.float64).max
+        return Reach(np.clip(found.low, -most, most), np.clip(found.high, -most, most), found.labels)
+
+    @cached_property
+    def _distinct_bands(self) -> tuple[Ints, Ints]:
+        tried, stored = self.tried, self.stored
+        # As bytes: numbers of two kinds side by side.
+        rows = np.ascontiguousarray(
+            np.concatenate([tried.low.view(np.uint64), tried.high.view(np.uint64), tried.labels], axis=1)[stored]
+        )
+        whole = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
+        _, first, band = np.unique(whole, return_index=True, return_inverse=True)
+        bands = np.full(self.candidates, -1, np.int64)
+        bands[stored] = band.ravel()
+        return stored[first], bands
+
+    @property
+    def band_rows(self) -> Ints:
+        """One candidate of each band: the stored candidates of a band were tried on the same ranges of problems."""
+        return self._distinct_bands[0]
+
+    @property
+    def bands(self) -> Ints:
+        """The band of each candidate; -1 where it is not stored."""
+        return self._distinct_bands[1]
+
+    # -- answers -------------------------------------------------------------------------------------
+
+    @cached_property
+    def fallbacks(self) -> tuple[list[int], str]:
+        """What runs outside the trained range: candidates in order, and the name of the fallback."""
+        library = library_rows(self.model)
+        return (library, "library") if library else (list(self.tiers.portfolio), "portfolio")
+
+
+def lower(model: Model, tiers: Tiers, include: Iterable[str] = CHOOSING, decided: Decided | None = None) -> Artefact:
+    """The parts of an export of `model`; models that cannot be exported are refused here."""
+    chosen = named_tiers(include)
+    if chosen == ALONE and tiers.tree is None:
+        raise InvalidValue("a tree needs configs to choose from, and there are none: use `tiers=full`, which gives times")
+    if chosen == ALONE and not tiers.alone:
+        raise InvalidValue("this tree leaves problems to the portfolio: build one with `TierOptions(alone=True)`")
+    refuse_several_devices(model)
+    refuse_no_candidates(model)
+    return Artefact(model, tiers, chosen, decided)
+
+
+def encoded(frame: pl.DataFrame, model: Model) -> Floats:
+    """The candidates' parameters as numbers, inactive ones as NaN."""
+    columns = []
+    for name, parameter in model.family.config.parameters.items():
+        column = frame[f"config.{name}"]
+        if column.dtype == pl.String:
+            codes = dict(parameter.codes)
+            column = column.replace_strict(codes, return_dtype=pl.Float64)
+        columns.append(column.cast(pl.Float64).fill_null(float("nan")).to_numpy())
+    return np.column_stack(columns) if columns else np.empty((frame.height, 0))
+
+
+def refuse_several_devices(model: Model) -> None:
+    """Refuse a model that is not bound to one device."""
+    if len(model.manifest.devices) > 1:
+        raise InvalidValue(
+            f"the model was trained for {len(model.manifest.devices)} devices together, but an artefact serves one: name one "
+            f"of {', '.join(record.name for record in model.manifest.devices)} with `device`"
+        )

@@ -1,1 +1,0 @@
-"""JSON requests about any op."""

@@ -1,1 +1,0 @@
-"""From a model to a choice: tiers, portfolio, distilled tree, search, dispatch."""

@@ -1,5 +1,0 @@
-"""The page at `/`: what models say about a problem, and what datasets hold."""
-
-from kerncast.serving.explorer.routes import explorer_routes
-
-__all__ = ["explorer_routes"]
