@@ -18,10 +18,10 @@ from reporting import Benchmark, Row, Target, finish, script_parser, spread
 from select_latency import C_NAMES, asked_problems, trained
 
 import kerncast
+from kerncast.answering.exporters.blob import write_blob
+from kerncast.answering.exporters.project import write_project
 from kerncast.measuring.backends.cpu.build import find_compiler
 from kerncast.native.build import FLAGS
-from kerncast.native.exporters.blob import write_blob
-from kerncast.native.exporters.project import write_project
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, build_tiers
 

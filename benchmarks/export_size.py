@@ -17,10 +17,10 @@ from reporting import Benchmark, Row, Target, finish, script_parser
 from select_latency import made_up_rows
 
 import kerncast
+from kerncast.answering.exporters.project import write_project
 from kerncast.data import Dataset
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.backends.cpu.build import find_compiler
-from kerncast.native.exporters.project import write_project
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import tiers_named
 

@@ -22,6 +22,7 @@ import polars as pl
 from reporting import Benchmark, Interval, Row, Target, bootstrap, finish, script_parser, spread
 
 import kerncast
+from kerncast.answering.exporters.project import write_project
 from kerncast.answering.selector import Selector
 from kerncast.core.device import Device
 from kerncast.core.op import Family
@@ -31,7 +32,6 @@ from kerncast.library import devices
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.backends.cpu.build import find_compiler
 from kerncast.native.build import FLAGS
-from kerncast.native.exporters.project import write_project
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, build_tiers
 

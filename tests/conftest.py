@@ -28,7 +28,7 @@ settings.load_profile("kerncast")
 HERE = Path(__file__).parent
 LONGEST = (
     "docs/test_pages.py",
-    "native/exporters/test_exporters.py",
+    "answering/exporters/test_exporters.py",
     "measuring/backends/test_cpu.py",
     "app/cli/test_quickstart.py",
     "measuring/backends/test_opencl_contract.py",
@@ -48,7 +48,7 @@ LONGEST = (
     "verifying/test_verify.py",
     "ttnn/test_whole_way.py",
     "core/io/test_crash_points.py",
-    "native/exporters/test_serving_ops.py",
+    "answering/exporters/test_serving_ops.py",
     "training/test_adapting.py",
 )
 # The reason for which each test, or file, was left out; and where the list of these is kept for `--left-out`.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.support.emulated import NEHALEM, avx2_machine
 
+from kerncast.answering.exporters.project import write_project
 from kerncast.native.build import FLAGS
-from kerncast.native.exporters.project import write_project
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, tiers_named
 from kerncast.testing.models import synthetic_dataset, synthetic_rows

@@ -11,6 +11,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from kerncast.answering.explain import explain
+from kerncast.answering.exporters.sizes import tier_bytes
 from kerncast.answering.selector import Selector
 from kerncast.core.op import Problem
 from kerncast.core.progress import Progress
@@ -24,7 +25,6 @@ from kerncast.models.answer import Tier
 from kerncast.models.candidates import Candidates
 from kerncast.models.model import Model
 from kerncast.models.statuses import Answered
-from kerncast.native.exporters.sizes import tier_bytes
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, plain_tiers, read_tiers, tiers_of, write_tiers
 from kerncast.testing.models import synthetic_dataset, synthetic_rows

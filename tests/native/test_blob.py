@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kerncast.answering.exporters.golden import golden_vectors
 from kerncast.core.expr import Program, Symbol, Table, lookup, meaning, symbol
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.native.blob import bytecode, container
@@ -14,7 +15,6 @@ from kerncast.native.blob.binding import BlobBinding, compiled_runtime
 from kerncast.native.blob.bytecode import OPERATIONS, Programs, places_of
 from kerncast.native.blob.runtime import OPERANDS, runtime_header, runtime_source
 from kerncast.native.blob.sections import blob
-from kerncast.native.exporters.golden import golden_vectors
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, build_tiers, tiers_named
 from kerncast.testing.exported import COMPILERS, SANITIZED, STRICT

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kerncast.answering.exporters.project import write_project
 from kerncast.data import schema
 from kerncast.library.registry import FAMILIES
-from kerncast.native.exporters.project import write_project
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, build_tiers, plain_tiers
 from kerncast.testing.exported import COMPILERS, EACH_COMPILER, LEVEL, SANITIZED, STRICT

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from kerncast.answering.exporters.project import write_project
 from kerncast.answering.selector import Selector
 from kerncast.core.io.terminal import assignments
 from kerncast.core.op import Family, Problem, key_text
@@ -25,7 +26,6 @@ from kerncast.library.ops.gemm import gemm
 from kerncast.measuring.backends.cpu.build import find_compiler
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING
-from kerncast.native.exporters.project import write_project
 
 if TYPE_CHECKING:
     from kerncast.regenerating.loop import Facts, FamilyRun

@@ -20,6 +20,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from kerncast.answering.exporters.golden import golden_vectors
+from kerncast.answering.exporters.project import write_project
 from kerncast.answering.selector import Selector
 from kerncast.core.op import Problem
 from kerncast.errors import InvalidValue
@@ -30,8 +32,6 @@ from kerncast.native.blob.binding import BlobBinding, compiled_runtime
 from kerncast.native.blob.sections import blob
 from kerncast.native.c99 import c_source
 from kerncast.native.encoding import MISSING, encode
-from kerncast.native.exporters.golden import golden_vectors
-from kerncast.native.exporters.project import write_project
 from kerncast.native.header import c_header, schema_number
 from kerncast.native.interpreter import Interpreter
 from kerncast.native.lower import lower

@@ -88,14 +88,14 @@ def test_every_file_that_writes_a_text_is_known():
         r"write_text\((?!checksum|names|json)|write_bytes\((?![^\n]*json_text|[^\n]*FILE\.text\(|msgspec|data\b)"
     )
     known = {
-        "training/train.py",  # MODEL_CARD.md: tests/native/exporters/test_hostile_text.py
+        "training/train.py",  # MODEL_CARD.md: tests/answering/exporters/test_hostile_text.py
         "regenerating/shipping/building.py",  # MODEL_CARD.md, continued, and NOTICE: tests/regenerating/test_shipping.py
         "native/tiers/portfolio_of.py",  # labels, one per line: tests/answering/test_labels.py
-        "native/exporters/project.py",  # C, C++, CMake: tests/native/exporters/test_hostile_text.py
+        "answering/exporters/project.py",  # C, C++, CMake: tests/answering/exporters/test_hostile_text.py
         "app/cli/verbs/predict.py",  # SVG: tests/app/api/test_predict.py
         "app/api/validate.py",  # SVG: tests/torch/test_validating.py
         "app/api/estimate.py",  # SVG: tests/estimating/test_totals.py
-        "native/exporters/autoheuristic.py",  # Python: tests/native/exporters/test_inductor_files.py
+        "answering/exporters/autoheuristic.py",  # Python: tests/answering/exporters/test_inductor_files.py
         "native/build.py",  # the same C
         "measuring/backends/cpu/build.py",  # JSON
         "answering/choice_cache.py",  # JSON
@@ -108,8 +108,8 @@ def test_every_file_that_writes_a_text_is_known():
         "measuring/backends/opencl/__init__.py",  # the path of a driver, for OpenCL's loader
         "data/exporters/selected.py",  # JSON
         "data/exporters/tables.py",  # a mapping in TOML: tests/data/test_exporters.py
-        "native/exporters/blob.py",  # tables of numbers, and texts that C never reads as code: tests/native/test_blob.py
-        "data/exporters/tt_sweep.py",  # JSON, line by line: tests/native/exporters/test_tt_sweep.py
+        "answering/exporters/blob.py",  # tables of numbers, and texts that C never reads as code: tests/native/test_blob.py
+        "data/exporters/tt_sweep.py",  # JSON, line by line: tests/answering/exporters/test_tt_sweep.py
         "data/importers/aiconfigurator/places.py",  # parts of an archive, as they are
     }
     found = {name for name, source in FILES.items() if texts.search(source) and not name.startswith(("testing/", "files/"))}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+from kerncast.answering.exporters import exporter_of, options_of
 from kerncast.answering.offering import Configs, offering
 from kerncast.answering.selector import Selector
 from kerncast.app.api.results import model_of
@@ -21,7 +22,6 @@ from kerncast.errors import InvalidValue
 from kerncast.models.candidates import refuse_no_candidates
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING, named_tiers
-from kerncast.native.exporters import exporter_of, options_of
 from kerncast.native.lower import refuse_several_devices
 from kerncast.native.overrides import Overrides
 from kerncast.native.tiers.build import TierOptions

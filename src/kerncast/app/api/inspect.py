@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, overload
 
 from kerncast.answering.choice_cache import MEASURED
+from kerncast.answering.exporters.blob import BLOB
+from kerncast.answering.exporters.json_table import CHOICES
+from kerncast.answering.exporters.project import PROJECT
 from kerncast.app.api.parameters import Where
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.io.artefact import ArtefactKind, Checked, Findings, PathContents
@@ -26,9 +29,6 @@ from kerncast.measuring.backends.command.benchmark import BENCHMARK
 from kerncast.measuring.sweeping.files import SWEEP
 from kerncast.models.checking import MODEL
 from kerncast.models.store.checking import STORE
-from kerncast.native.exporters.blob import BLOB
-from kerncast.native.exporters.json_table import CHOICES
-from kerncast.native.exporters.project import PROJECT
 from kerncast.native.overrides import OVERRIDES
 from kerncast.regenerating.routine import ROUTINE
 from kerncast.regenerating.state import WORK

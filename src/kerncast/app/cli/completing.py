@@ -79,7 +79,7 @@ def formats(context: click.Context, incomplete: str) -> list[CompletionItem]:
 @_quiet
 def export_targets(context: click.Context, incomplete: str) -> list[CompletionItem]:
     """What `export` writes."""
-    from kerncast.native.exporters import exporters
+    from kerncast.answering.exporters import exporters
 
     return _starting(((name, item.doc) for name, item in exporters().items()), incomplete)
 

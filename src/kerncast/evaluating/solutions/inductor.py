@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kerncast.answering.exporters.lookup_table import SCALARS
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target
 from kerncast.evaluating.solutions.torch_tiles import OPS, Tile, choice, of_tile, require_triton
 from kerncast.library.families.torch_products import dtype_of, storage_of
-from kerncast.native.exporters.lookup_table import SCALARS
 
 TABLE = "PyTorch Inductor lookup table"
 LOG = "PyTorch Inductor max-autotune log"

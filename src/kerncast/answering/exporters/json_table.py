@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from kerncast.answering.exporters import Exporter
 from kerncast.answering.problem_files import read_problem_file
 from kerncast.answering.selector import Selector
 from kerncast.core.io.artefact import ArtefactKind, Findings
@@ -18,7 +19,6 @@ from kerncast.core.op import Problem
 from kerncast.core.progress import Progress
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.models.model import Model
-from kerncast.native.exporters import Exporter
 from kerncast.native.overrides import Overrides
 from kerncast.version import __version__
 

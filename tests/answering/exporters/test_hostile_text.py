@@ -11,6 +11,7 @@ import pytest
 from markdown_it import MarkdownIt
 from tests.support.hostile import LONG, TEXTS
 
+from kerncast.answering.exporters.project import write_project
 from kerncast.answering.selector import Selector
 from kerncast.core.device import Device
 from kerncast.data import Dataset
@@ -18,7 +19,6 @@ from kerncast.data.importers import Options, import_files
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library.declared.declaration import Values, declared_family, resolve
 from kerncast.models.model import Model
-from kerncast.native.exporters.project import write_project
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, tiers_of
 from kerncast.training.train import Recipe, train

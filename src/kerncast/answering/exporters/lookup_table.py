@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kerncast.answering.exporters import Exporter
+from kerncast.answering.exporters.json_table import problems_of
 from kerncast.answering.selector import Selector
 from kerncast.core.io.atomic import write_bytes
 from kerncast.core.io.versioned import json_text
@@ -27,8 +29,6 @@ from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue
 from kerncast.library.families import inductor_templates
 from kerncast.models.model import Model
-from kerncast.native.exporters import Exporter
-from kerncast.native.exporters.json_table import problems_of
 from kerncast.native.overrides import Overrides
 from kerncast.native.tiers.build import plain_tiers
 

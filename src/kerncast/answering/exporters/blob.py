@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from kerncast.answering.exporters import Exporter
+from kerncast.answering.exporters.golden import golden_vectors
+from kerncast.answering.exporters.project import CompiledOptions, numeric_version, refuse_prefix, write_sources
 from kerncast.core.io.artefact import ArtefactKind, Findings
 from kerncast.core.io.atomic import refuse_existing, write_bytes
 from kerncast.core.io.c import filled, packaged_c
@@ -14,9 +17,6 @@ from kerncast.native.blob.binding import BlobBinding, compiled_runtime
 from kerncast.native.blob.container import MAGIC, unpacked
 from kerncast.native.blob.runtime import runtime_header, runtime_source
 from kerncast.native.blob.sections import blob
-from kerncast.native.exporters import Exporter
-from kerncast.native.exporters.golden import golden_vectors
-from kerncast.native.exporters.project import CompiledOptions, numeric_version, refuse_prefix, write_sources
 from kerncast.native.lower import Artefact
 
 SUFFIX = ".kcb"

@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from kerncast.answering.exporters import Exporter
+from kerncast.answering.exporters.lookup_table import DTYPES, FAMILY, PLAIN
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.device import Device
 from kerncast.core.io.atomic import write_bytes
@@ -25,8 +27,6 @@ from kerncast.learning.learners.trees import Tree
 from kerncast.library import devices
 from kerncast.models.limits.configs import reach_of
 from kerncast.models.model import Model
-from kerncast.native.exporters import Exporter
-from kerncast.native.exporters.lookup_table import DTYPES, FAMILY, PLAIN
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import PortfolioScores, TierOptions
 from kerncast.native.tiers.cart import Material, grow

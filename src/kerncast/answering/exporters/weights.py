@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kerncast.answering.exporters import Exporter, NoOptions
 from kerncast.core.io.atomic import build_directory, write_atomically
 from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue
@@ -11,7 +12,6 @@ from kerncast.learning.learners.linear import Linear
 from kerncast.learning.learners.mlp import Mlp
 from kerncast.learning.learners.mlp_csv import write_network
 from kerncast.models.model import Model
-from kerncast.native.exporters import Exporter, NoOptions
 
 
 class CsvExporter(Exporter):

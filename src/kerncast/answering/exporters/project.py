@@ -10,6 +10,9 @@ from typing import Any
 
 import msgspec
 
+from kerncast.answering.exporters import Exporter
+from kerncast.answering.exporters.cpp import cpp_header
+from kerncast.answering.exporters.golden import golden_decisions, golden_vectors
 from kerncast.core.io.artefact import ArtefactKind, Findings, PathContents
 from kerncast.core.io.atomic import build_directory, refuse_existing
 from kerncast.core.io.c import KEYWORDS, c_integer, c_number, filled, plain_words
@@ -21,9 +24,6 @@ from kerncast.models.given import for_export
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING, Tier
 from kerncast.native.c99 import c_source
-from kerncast.native.exporters import Exporter
-from kerncast.native.exporters.cpp import cpp_header
-from kerncast.native.exporters.golden import golden_decisions, golden_vectors
 from kerncast.native.header import c_header
 from kerncast.native.lower import Artefact, lower
 from kerncast.native.overrides import Overrides, decide

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from tests.support.runnable import made_up_dataset, made_up_rows, random_problems, unrunnable
 
+from kerncast.answering.exporters.project import write_project
 from kerncast.answering.selector import Selector
 from kerncast.core.op import Problem
 from kerncast.errors import InvalidValue
 from kerncast.library.registry import FAMILIES
 from kerncast.models.statuses import Answered
-from kerncast.native.exporters.project import write_project
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, build_tiers, tiers_named, tiers_of
 from kerncast.native.tiers.distill import Ground, lessons_of

@@ -6,10 +6,10 @@ from importlib.metadata import EntryPoint
 import pytest
 
 import kerncast
+from kerncast.answering import exporters as exporting
+from kerncast.answering.exporters import Exporter, exporters
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library import registry
-from kerncast.native import exporters as exporting
-from kerncast.native.exporters import Exporter, exporters
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
 

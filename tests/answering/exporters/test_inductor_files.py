@@ -14,6 +14,8 @@ import pytest
 from tests.support.hostile import TEXTS
 
 import kerncast as kc
+from kerncast.answering.exporters.autoheuristic import Heuristic, context_columns, distill_heuristic, python_source
+from kerncast.answering.exporters.lookup_table import key_of, lookup_table
 from kerncast.answering.selector import Selector
 from kerncast.core.io.python import comment, literal
 from kerncast.core.io.terminal import known
@@ -23,8 +25,6 @@ from kerncast.evaluating.solutions.inductor import read_lookup_table
 from kerncast.evaluating.solutions.solution import Solution, Target
 from kerncast.learning.learners.trees import Tree
 from kerncast.library.families.gemm_triton import triton
-from kerncast.native.exporters.autoheuristic import Heuristic, context_columns, distill_heuristic, python_source
-from kerncast.native.exporters.lookup_table import key_of, lookup_table
 from kerncast.native.tiers.build import TierOptions, plain_tiers
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe
