@@ -17,7 +17,7 @@ from kerncast.app.api.showing import shown
 from kerncast.core.arrays import Flags, Ints
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
-from kerncast.learning.scoring.scorecard import Predicted, baseline_card
+from kerncast.learning.scoring.metrics import Predicted, baseline_card
 from kerncast.learning.tables.assess import assess
 from kerncast.learning.tables.table import Table, load_table
 from kerncast.models.conformal import cross_bounds

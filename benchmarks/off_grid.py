@@ -35,8 +35,8 @@ from reporting import Benchmark, Row, Target, bootstrap, finish, format_figure, 
 from kerncast.answering.selector import Selector
 from kerncast.data import Dataset, schema
 from kerncast.evaluating.tier_choices import Tried, tier_choices, tiers_in
-from kerncast.learning.scoring.splits import held_out
-from kerncast.learning.tables.off_grid import alignment, kinds_of
+from kerncast.learning.scoring.trials import held_out
+from kerncast.learning.tables.assess import alignment, kinds_of
 from kerncast.learning.tables.table import Table, build_table, load_table
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES

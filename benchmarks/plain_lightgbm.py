@@ -10,7 +10,7 @@ import polars as pl
 from choosing import Peer
 
 from kerncast.core.arrays import Floats, Ints
-from kerncast.learning.scoring.scorecard import Predicted, scorecard
+from kerncast.learning.scoring.metrics import Predicted, scorecard
 from kerncast.learning.tables.table import Table
 
 SETTINGS = {"num_leaves": 63, "learning_rate": 0.1, "verbosity": -1, "num_threads": 1, "deterministic": True,

@@ -26,7 +26,7 @@ from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
 from kerncast.evaluating.evaluation import split_groups
 from kerncast.learning.scoring.metrics import flat, runtime_figures
-from kerncast.learning.scoring.splits import folds_by_group
+from kerncast.learning.scoring.trials import folds_by_group
 from kerncast.learning.tables.table import Table, load_table
 from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe

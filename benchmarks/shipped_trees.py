@@ -18,7 +18,7 @@ from choosing import Peer
 
 from kerncast.core.arrays import Floats
 from kerncast.data.importers.autoheuristic.formats import DTYPES, EXTERN, NOT_FP32, TILE_NAMES
-from kerncast.learning.scoring.scorecard import baseline_card
+from kerncast.learning.scoring.metrics import baseline_card
 from kerncast.learning.tables.table import Table
 
 TREES_NOTE = "PyTorch's trees were trained on rows of this file, so their figures flatter them."

@@ -28,10 +28,9 @@ from reporting import Benchmark, Interval, Row, Target, finish, format_figure, s
 
 from kerncast.data import schema
 from kerncast.learning.learners.contract import Learner
-from kerncast.learning.scoring.splits import folds_by_group
+from kerncast.learning.scoring.trials import folds_by_group
 from kerncast.learning.tables.feature_rows import Featurizer
-from kerncast.learning.tables.rules import family_rules, namespaces
-from kerncast.learning.tables.table import Table
+from kerncast.learning.tables.table import Table, family_rules, namespaces
 from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.limits.record import hull
 from kerncast.models.measured import Measured, measured_in_table

@@ -15,7 +15,7 @@ from kerncast.core.io.html import Markup, escape, facts, table
 from kerncast.data.importers import Options, import_files
 from kerncast.errors import NotFound
 from kerncast.evaluating import Evaluation, compare, evaluate
-from kerncast.learning.scoring.figures import Figures
+from kerncast.learning.scoring.metrics import Figures
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.library.registry import OPS

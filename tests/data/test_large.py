@@ -7,7 +7,7 @@ import pytest
 import kerncast
 from kerncast.data import Dataset, condensed, quality, schema, stored_rows
 from kerncast.data.drawing import SHARES, columns_of, draw_problems, problem_share
-from kerncast.learning.tables import sample
+from kerncast.learning.tables import measurements
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 
@@ -128,8 +128,8 @@ def test_the_hash_of_a_problem_stays_what_it_is():
 
 def test_training_on_some_rows_of_very_many_reads_no_more_than_a_part(dataset, tmp_path, monkeypatch):
     """The number of rows that reach the table is bounded, and the model is the same every time."""
-    monkeypatch.setattr(sample, "READ_WHOLE", 1000)
-    monkeypatch.setattr(sample, "MARGIN", 4)
+    monkeypatch.setattr(measurements, "READ_WHOLE", 1000)
+    monkeypatch.setattr(measurements, "MARGIN", 4)
     read = []
     pieces = Dataset.pieces
 

@@ -6,10 +6,8 @@ import pytest
 from kerncast.evaluating import compare, evaluate
 from kerncast.evaluating.report import write_report
 from kerncast.evaluating.text import not_better_sentence
-from kerncast.learning.scoring.baselines import random_choice, random_expectations
-from kerncast.learning.scoring.metrics import selection_figures
-from kerncast.learning.scoring.scorecard import Predicted, baseline_card
-from kerncast.learning.scoring.trials import Trials
+from kerncast.learning.scoring.metrics import Predicted, baseline_card, selection_figures
+from kerncast.learning.scoring.trials import Trials, random_choice, random_expectations
 from kerncast.learning.tables.assess import assess, learned_choices
 from kerncast.models.model import Model
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_table

@@ -17,7 +17,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.data.importers import Options, import_files
 from kerncast.data.importers.recognise import recognised
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.learning.tables.label_table import label_table
+from kerncast.learning.tables.measurements import label_table
 from kerncast.library.problems.tables import is_table
 from kerncast.measuring.sweeping.kernels import (
     DIMENSIONS,

@@ -14,7 +14,7 @@ from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.unseen import Paths, folded_for, open_all, recipe_of, table_for
 from kerncast.learning.scoring.metrics import figure, resampled
-from kerncast.learning.scoring.splits import folds_by_group
+from kerncast.learning.scoring.trials import folds_by_group
 from kerncast.learning.tables.table import Table
 from kerncast.measuring.active import by_turns
 from kerncast.models.model import Model

@@ -29,8 +29,8 @@ from kerncast.evaluating.unseen import (
     unknown_configs,
     untrained_labels,
 )
-from kerncast.learning.scoring.scorecard import Predicted
-from kerncast.learning.scoring.splits import folds_by_group, folds_by_size
+from kerncast.learning.scoring.metrics import Predicted
+from kerncast.learning.scoring.trials import folds_by_group, folds_by_size
 from kerncast.learning.tables.assess import PORTFOLIO, TRIED_ENOUGH, Learned, assess
 from kerncast.learning.tables.table import Table
 from kerncast.models.conformal import cross_bounds

@@ -17,7 +17,7 @@ from kerncast.evaluating.evaluation import cross_validated
 from kerncast.evaluating.tier_choices import TierChoices, Tried, tier_choices, tiers_in
 from kerncast.evaluating.unseen import Paths, folded_for, open_all, recipe_of, table_for
 from kerncast.learning.scoring.metrics import figure, resampled
-from kerncast.learning.tables.off_grid import FEWEST_GROUPS, kinds_of
+from kerncast.learning.tables.assess import FEWEST_GROUPS, kinds_of
 from kerncast.learning.tables.table import Table
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from kerncast.core.work import BANDWIDTH, TFLOPS
-from kerncast.learning.scoring.scorecard import Predicted
+from kerncast.learning.scoring.metrics import Predicted
 from kerncast.learning.tables.table import Table
 
 # A rate's name → the column with the work it counts, and what a nanosecond of one unit of it is.

@@ -20,7 +20,7 @@ from kerncast.core.io.parquet import parquet_metadata, read_parquet
 from kerncast.data.schema import content_digest
 from kerncast.errors import BadFile, KerncastError
 from kerncast.evaluating.results import Evaluation
-from kerncast.learning.scoring.figures import Figures
+from kerncast.learning.scoring.metrics import Figures
 
 KEY, FACTS = "kerncast-predictions", "kerncast-evaluated"
 AGAIN = "evaluate the model again"

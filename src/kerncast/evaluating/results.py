@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from kerncast.core.work import BANDWIDTH, TFLOPS
-from kerncast.learning.scoring.figures import Figure, Figures
+from kerncast.learning.scoring.metrics import Figure, Figures
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as PlotlyFigure

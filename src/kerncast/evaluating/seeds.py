@@ -11,7 +11,7 @@ import numpy as np
 from kerncast.core.progress import QUIET, Progress
 from kerncast.evaluating.evaluation import folds_of, split_groups
 from kerncast.evaluating.unseen import Paths, folded_for, open_all, recipe_of, table_for
-from kerncast.learning.scoring.scorecard import Predicted, scorecard
+from kerncast.learning.scoring.metrics import Predicted, scorecard
 from kerncast.models.model import Model
 from kerncast.training.folds import cross_validate_seeds
 from kerncast.training.procedure import Procedure, Spread

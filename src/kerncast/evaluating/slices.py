@@ -9,7 +9,7 @@ import polars as pl
 
 from kerncast.core.arrays import Array, Floats, Ints
 from kerncast.core.parameters import Bool, Categorical
-from kerncast.learning.scoring.scorecard import Predicted
+from kerncast.learning.scoring.metrics import Predicted
 from kerncast.learning.tables.table import Table
 
 Slice = dict[str, Any]

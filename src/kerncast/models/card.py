@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kerncast.core import rates
 from kerncast.core.io import html, markdown
 from kerncast.core.io.terminal import distinct
-from kerncast.learning.scoring.splits import CONFIG
+from kerncast.learning.scoring.trials import CONFIG
 from kerncast.models.limits.trained import fact_words, range_words
 from kerncast.models.manifest import Manifest
 

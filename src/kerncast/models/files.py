@@ -13,7 +13,7 @@ from kerncast.core.io.parquet import read_parquet
 from kerncast.core.op import Family
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.learning.scoring.figures import Figures
+from kerncast.learning.scoring.metrics import Figures
 from kerncast.models.labels import Labels, labels_of
 from kerncast.models.limits.choices import SERVING, Serving, read_serving
 from kerncast.models.limits.configs import worked_on

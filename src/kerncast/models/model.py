@@ -25,11 +25,10 @@ from kerncast.core.op import Family, Problem
 from kerncast.data import schema
 from kerncast.data.frames import Frame, as_polars, is_frame, with_columns
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
-from kerncast.learning.learners.contract import Learner
+from kerncast.learning.learners.contract import Learner, Target
 from kerncast.learning.learners.kinds import learner_class
 from kerncast.learning.learners.lightgbm_text import refuse_other_names
-from kerncast.learning.learners.target import Target
-from kerncast.learning.scoring.scorecard import Predicted
+from kerncast.learning.scoring.metrics import Predicted
 from kerncast.learning.tables.feature_rows import Featurizer, Rows
 from kerncast.library import devices
 from kerncast.library.declared.declaration import resolve

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kerncast.core.device import Device
 from kerncast.core.op import Family
-from kerncast.learning.tables.rules import Rule, config_rules, family_rules, namespaces, problem_rules
+from kerncast.learning.tables.table import Rule, config_rules, family_rules, namespaces, problem_rules
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

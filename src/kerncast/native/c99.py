@@ -14,11 +14,9 @@ from kerncast.core.expr import Expr
 from kerncast.core.expr.to_c import prelude
 from kerncast.core.io.c import Sealed, array, c_integer, c_number, c_string, define, filled, integer_type, with_prefix
 from kerncast.errors import InvalidValue
-from kerncast.learning.learners.c_source import CScope, CSource
+from kerncast.learning.learners.contract import LEAST_RATE, Boosted, CScope, CSource, Level, Lines, Network
 from kerncast.learning.learners.gbdt import BEHIND, LIKELY_TO_FAIL
-from kerncast.learning.learners.lowering import Boosted, Level, Lines, Network
-from kerncast.learning.learners.target import LEAST_RATE
-from kerncast.learning.tables.off_grid import MOST_ALIGNED
+from kerncast.learning.tables.assess import MOST_ALIGNED
 from kerncast.models.answer import fallback_words
 from kerncast.models.conformal import Widening
 from kerncast.models.limits.widening import ABSENT, WHAT

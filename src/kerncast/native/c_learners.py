@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kerncast.core.io.c import c_number, packaged_c
-from kerncast.learning.learners.c_source import CScope, CSource, learn_function
-from kerncast.learning.learners.lowering import ADD, DENSE, RAW, Level, Lines, Network
+from kerncast.learning.learners.contract import ADD, DENSE, RAW, CScope, CSource, Level, Lines, Network, learn_function
 
 LEARNERS = "kerncast.learning.learners"
 BUFFERS = ("in", "a", "b", "d", "raw")

@@ -12,7 +12,7 @@ import polars as pl
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.expr import Expr
 from kerncast.errors import InvalidValue
-from kerncast.learning.learners.lowering import Boosted, Lowered
+from kerncast.learning.learners.contract import Boosted, Lowered
 from kerncast.models.candidates import library_rows, refuse_no_candidates
 from kerncast.models.limits.configs import Reach
 from kerncast.models.model import Model

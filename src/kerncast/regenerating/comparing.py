@@ -16,7 +16,7 @@ import polars as pl
 
 from kerncast.data import Dataset, schema
 from kerncast.evaluating import Limits, Verdict, compare
-from kerncast.learning.scoring.scorecard import Predicted
+from kerncast.learning.scoring.metrics import Predicted
 from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.table import NOT_TRIED
 from kerncast.models.limits.record import CARRIED

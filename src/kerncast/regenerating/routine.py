@@ -17,7 +17,7 @@ import msgspec
 from kerncast.core.io.artefact import kind_of_toml
 from kerncast.core.io.foreign import decode_toml, guarded
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.learning.learners.target import NAMES as TARGETS
+from kerncast.learning.learners.contract import TARGETS
 from kerncast.measuring.backends.command.benchmark import toml_text
 from kerncast.models.store.store import DEFAULT, check_name
 

@@ -26,7 +26,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.learning.learners.contract import label_weights
 from kerncast.learning.learners.gbdt import Gbdt
-from kerncast.learning.scoring.splits import folds_by_group
+from kerncast.learning.scoring.trials import folds_by_group
 from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.measurements import Folded, read_measurements
 from kerncast.learning.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows

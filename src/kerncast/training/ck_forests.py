@@ -20,11 +20,10 @@ from kerncast.core.arrays import Flags
 from kerncast.core.io.versioned import json_text
 from kerncast.core.op import Family
 from kerncast.errors import InvalidValue
-from kerncast.learning.learners.contract import Options
+from kerncast.learning.learners.contract import Options, Target
 from kerncast.learning.learners.gbdt import Gbdt, GbdtOptions
 from kerncast.learning.learners.lightgbm_text import parse_forest
-from kerncast.learning.learners.target import Target
-from kerncast.learning.scoring.splits import folds_by_group, held_out
+from kerncast.learning.scoring.trials import folds_by_group, held_out
 from kerncast.learning.tables.feature_rows import Featurizer
 from kerncast.learning.tables.table import Table
 from kerncast.models.ck.layout import HARDWARE, LAYOUTS, SPEC, TARGETS, TRAINING, Layout, target_of

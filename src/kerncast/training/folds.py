@@ -18,9 +18,9 @@ from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.core.io.atomic import replace_file
 from kerncast.errors import BadFile
 from kerncast.learning.learners.contract import Learner, read_arrays, write_arrays
-from kerncast.learning.scoring.scorecard import choice_figures
-from kerncast.learning.scoring.splits import CONFIG, folds_by_group
-from kerncast.learning.tables.off_grid import Kind, kinds_of
+from kerncast.learning.scoring.metrics import choice_figures
+from kerncast.learning.scoring.trials import CONFIG, folds_by_group
+from kerncast.learning.tables.assess import Kind, kinds_of
 from kerncast.learning.tables.table import Table
 from kerncast.training.left_out import DevicePart, device_parts
 from kerncast.training.procedure import Procedure

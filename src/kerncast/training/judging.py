@@ -11,10 +11,10 @@ import polars as pl
 
 from kerncast.core.arrays import Floats, Ints
 from kerncast.learning.learners.contract import Learner
-from kerncast.learning.scoring.scorecard import Predicted, scorecard
-from kerncast.learning.scoring.splits import CONFIG
+from kerncast.learning.scoring.metrics import Predicted, scorecard
+from kerncast.learning.scoring.trials import CONFIG
 from kerncast.learning.tables import assess
-from kerncast.learning.tables.off_grid import Kind
+from kerncast.learning.tables.assess import Kind
 from kerncast.learning.tables.table import Table
 from kerncast.models.conformal import Interval, calibrate, cross_bounds, widened_like
 from kerncast.models.errors import Errors

@@ -14,10 +14,9 @@ import numpy as np
 from kerncast.core.arrays import Floats
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.learning.learners.contract import Fitting, Learner, Options, options_of
-from kerncast.learning.learners.kinds import learner_class
-from kerncast.learning.learners.target import Target
-from kerncast.learning.scoring.splits import folds_by_group, held_out
+from kerncast.learning.learners.contract import Fitting, Learner, Options, Target
+from kerncast.learning.learners.kinds import learner_class, options_of
+from kerncast.learning.scoring.trials import folds_by_group, held_out
 from kerncast.learning.tables.table import Table
 from kerncast.models.limits.configs import chosen_last, never_worked
 from kerncast.training.recipe import Recipe

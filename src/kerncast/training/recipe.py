@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.learning.learners.target import Target, default_target
-from kerncast.learning.scoring.splits import CONFIG
+from kerncast.learning.learners.contract import Target, default_target
+from kerncast.learning.scoring.trials import CONFIG
 from kerncast.learning.tables.table import Table
 
 if TYPE_CHECKING:

@@ -22,11 +22,9 @@ from kerncast.data.dataset import Dataset, record_of
 from kerncast.data.isolated_times import isolated_times, report_of
 from kerncast.data.schema import parameter_columns
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.learning.learners.contract import Learner
+from kerncast.learning.learners.contract import Learner, Target
 from kerncast.learning.learners.mlp_csv import Network
-from kerncast.learning.learners.target import Target
-from kerncast.learning.tables.label_table import with_earlier
-from kerncast.learning.tables.sample import Sample
+from kerncast.learning.tables.measurements import Sample, with_earlier
 from kerncast.learning.tables.table import Table, load_table, refuse_alike_devices
 from kerncast.library.declared.declaration import declaration_of
 from kerncast.models import card, trust

@@ -10,8 +10,8 @@ import polars as pl
 
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import Learner
-from kerncast.learning.scoring.scorecard import Predicted, scorecard
-from kerncast.learning.scoring.splits import held_out
+from kerncast.learning.scoring.metrics import Predicted, scorecard
+from kerncast.learning.scoring.trials import held_out
 from kerncast.learning.tables.table import Table
 from kerncast.models.limits.configs import chosen_last, never_worked
 from kerncast.models.model import Model, feature_digest

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.learning.learners.contract import Fitting, options_of, read_arrays, write_arrays
+from kerncast.learning.learners.contract import Fitting, Target, read_arrays, write_arrays
 from kerncast.learning.learners.deep import Deep, layout, network
 from kerncast.learning.learners.gbdt import Gbdt
-from kerncast.learning.learners.kinds import learner_class
-from kerncast.learning.learners.ranking import wanted_shares
-from kerncast.learning.learners.target import Target
-from kerncast.learning.scoring.baselines import random_choice
+from kerncast.learning.learners.growing import wanted_shares
+from kerncast.learning.learners.kinds import learner_class, options_of
+from kerncast.learning.scoring.trials import random_choice
 from kerncast.testing.models import ModelContract, synthetic_table
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kerncast.learning.learners.contract import Fitting, options_of
+from kerncast.learning.learners.contract import Fitting, Target
 from kerncast.learning.learners.gbdt import Gbdt
-from kerncast.learning.learners.library_choice import CLEAR, grow_library_trees
-from kerncast.learning.learners.target import Target
+from kerncast.learning.learners.growing import CLEAR, grow_library_trees
+from kerncast.learning.learners.kinds import options_of
 from kerncast.learning.learners.trees import as_arrays, from_arrays, sum_of
 from kerncast.testing.models import synthetic_table
 

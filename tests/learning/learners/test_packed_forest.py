@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.learning.learners.contract import Fitting, options_of, read_arrays, write_arrays
+from kerncast.learning.learners.contract import Fitting, Target, read_arrays, write_arrays
 from kerncast.learning.learners.gbdt import PACKED, Gbdt
+from kerncast.learning.learners.kinds import options_of
 from kerncast.learning.learners.packed_forest import DEEPEST, packed, unpacked
-from kerncast.learning.learners.target import Target
 from kerncast.learning.learners.trees import Tree, sum_of
 from kerncast.testing.models import synthetic_table
 

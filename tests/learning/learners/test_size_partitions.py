@@ -4,8 +4,7 @@ import numpy as np
 import polars as pl
 
 from kerncast.core.device import Device
-from kerncast.learning.learners.leaf_shift import Labels, shifted
-from kerncast.learning.learners.size_partitions import SizePartitions, size_features
+from kerncast.learning.learners.leaf_shift import Labels, SizePartitions, shifted, size_features
 from kerncast.learning.learners.trees import Tree, sum_of
 from kerncast.learning.tables.feature_rows import Featurizer
 from kerncast.library.families.gemm_library import gemm_library

@@ -23,7 +23,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from kerncast.learning.learners.c_source import CSource, learn_function
+from kerncast.learning.learners.contract import CSource, learn_function
 from kerncast.learning.learners.contract import Learner, Options, Output, label_weights, read_arrays, write_arrays
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from kerncast.learning.scoring.metrics import resampled, runtime_figures, selection_figures
-from kerncast.learning.scoring.scorecard import Predicted, scorecard, top_k
+from kerncast.learning.scoring.metrics import Predicted, resampled, runtime_figures, scorecard, selection_figures, top_k
 from kerncast.learning.scoring.trials import Trials
 
 

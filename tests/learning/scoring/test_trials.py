@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 
-from kerncast.learning.scoring import baselines
-from kerncast.learning.scoring.trials import Trials
+from kerncast.learning.scoring.trials import (
+    Trials,
+    fixed_choice,
+    greedy_portfolio,
+    marked_choice,
+    mean_shares,
+    portfolio_oracle,
+    portfolio_tried,
+    random_choice,
+)
 
 NAN = np.nan
 
@@ -75,20 +83,20 @@ def test_the_spread_within_one_run_is_no_noise_ceiling():
 def test_baselines_by_hand():
     """Random, a fixed config, a greedy portfolio and its oracle, a library that was tried everywhere or not."""
     made = trials(TIMES)
-    np.testing.assert_allclose(baselines.random_choice(made), [(1 + 0.5 + 0.25) / 3, (0.5 + 1) / 3])
-    shares = baselines.mean_shares(made, 3)
+    np.testing.assert_allclose(random_choice(made), [(1 + 0.5 + 0.25) / 3, (0.5 + 1) / 3])
+    shares = mean_shares(made, 3)
     np.testing.assert_allclose(shares, [0.75, 0.75, 0.125])
-    np.testing.assert_allclose(baselines.fixed_choice(made, shares), [1.0, 0.5])
+    np.testing.assert_allclose(fixed_choice(made, shares), [1.0, 0.5])
     # A config that was not tried on the same problems (NaN) is not taken, even if nothing else was tried.
-    np.testing.assert_allclose(baselines.fixed_choice(made, np.array([NAN, 0.5, 0.4])), [0.5, 1.0])
-    assert np.isnan(baselines.fixed_choice(made, np.full(3, NAN))).all()
-    assert baselines.greedy_portfolio(made, 3, 3) == [0, 1]
-    np.testing.assert_allclose(baselines.portfolio_oracle(made, [0, 1]), [1.0, 1.0])
-    np.testing.assert_allclose(baselines.portfolio_oracle(made, [2]), [0.25, 0.0])
+    np.testing.assert_allclose(fixed_choice(made, np.array([NAN, 0.5, 0.4])), [0.5, 1.0])
+    assert np.isnan(fixed_choice(made, np.full(3, NAN))).all()
+    assert greedy_portfolio(made, 3, 3) == [0, 1]
+    np.testing.assert_allclose(portfolio_oracle(made, [0, 1]), [1.0, 1.0])
+    np.testing.assert_allclose(portfolio_oracle(made, [2]), [0.25, 0.0])
     sampled = trials([1.0, 2.0, 3.0, 4.0], problem=[0, 0, 1, 1], config=[0, 1, 2, 3])
-    assert baselines.portfolio_tried(sampled, [0, 1]).tolist() == [True, False]
-    np.testing.assert_allclose(baselines.marked_choice(made, made.config == 1), [0.5, 1.0])
-    assert baselines.marked_choice(made, np.array([False, True, False, False, False, False])) is None
+    assert portfolio_tried(sampled, [0, 1]).tolist() == [True, False]
+    np.testing.assert_allclose(marked_choice(made, made.config == 1), [0.5, 1.0])
+    assert marked_choice(made, np.array([False, True, False, False, False, False])) is None
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 9])

@@ -29,8 +29,7 @@ _TYPES: dict[str, Any] = {"whole": int, "number": float, "flag": bool, "list": _
 
 def learner_options() -> list[click.Option]:
     """An option for each knob of any learner."""
-    from kerncast.learning.learners.kinds import learner_class, learner_kinds
-    from kerncast.learning.learners.knobs import Knob, knobs_of
+    from kerncast.learning.learners.kinds import Knob, knobs_of, learner_class, learner_kinds
 
     known: dict[str, list[tuple[str, Knob]]] = {}
     for kind in learner_kinds():
@@ -58,8 +57,7 @@ def _option(name: str, owners: list[tuple[str, Any]]) -> click.Option:
 
 def converted_knobs(kind: str, options: dict[str, Any]) -> dict[str, Any]:
     """The given knobs, converted to the types that this kind of model declares."""
-    from kerncast.learning.learners.kinds import learner_class
-    from kerncast.learning.learners.knobs import knobs_of
+    from kerncast.learning.learners.kinds import knobs_of, learner_class
 
     shapes = {knob.name: knob.shape for knob in knobs_of(learner_class(kind).options_type)}
     found = {}

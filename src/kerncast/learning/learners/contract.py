@@ -4,30 +4,202 @@ from __future__ import annotations
 
 import abc
 import zlib
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from lzma import LZMAError
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from kerncast.core import libm
 from kerncast.core.arrays import Flags, Floats
 from kerncast.core.expr import Expr
+from kerncast.core.io.c import Sealed
 from kerncast.core.io.foreign import refuse_large_archive
 from kerncast.core.op import Family
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.learning.learners.c_source import CScope, CSource
-from kerncast.learning.learners.knobs import refuse_bad_values
-from kerncast.learning.learners.lowering import Lowered
-from kerncast.learning.learners.target import Target
-from kerncast.learning.scoring.splits import held_out
+from kerncast.learning.learners.trees import Tree
+from kerncast.learning.scoring.trials import held_out
 from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.table import Table
+
+# The buffers of a network, and the steps over them.
+INPUT, A, B, D, RAW = range(5)
+DENSE, ADD, COPY = range(3)
+
+
+@dataclass(frozen=True)
+class Level:
+    """The same for every row."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines in the order of their keys; the last one, which has no key, is for any other key."""
+
+    keys: Floats
+    lines: Floats
+    """[line, (intercept, slope, shortest)]"""
+    reads: tuple[int, ...]
+    """What each column is compared with: a problem parameter by its place, or, after these, a config parameter."""
+    size: str
+    """The number of the problem that the time grows with."""
+
+
+@dataclass(frozen=True)
+class Boosted:
+    """Forests, and how their sums become a score: `own` × the time's − `weight` × the order's."""
+
+    trees: Mapping[str, Sequence[Sequence[Tree]]]
+    """By name (time, rank, valid, library) and bag."""
+    own: float = 1.0
+    weight: float = 0.0
+
+
+@dataclass
+class Network:
+    """Layers over scaled features. What is predicted is the first output × `spread` + `middle`."""
+
+    scaling: Any
+    middle: float
+    spread: float
+    blend: tuple[float, float] | None = None
+    """Shares of the time and of the second output in the score; None: there is one output."""
+    steps: list[tuple[int, ...]] = field(default_factory=list)
+    """Operation, source, offset, rows, first weight, first bias or -1, columns, rectify, target."""
+    kept: list[Floats] = field(default_factory=list)
+
+    def dense(self, source: int, offset: int, weights: Any, bias: Any, rectify: bool, target: int) -> None:
+        """target = source · weights + bias."""
+        rows, columns = np.asarray(weights).shape
+        first = self._keep(weights)
+        self.steps.append((DENSE, source, offset, rows, first, self._keep(bias), columns, int(rectify), target))
+
+    def move(self, operation: int, source: int, columns: int, target: int) -> None:
+        """target = source, or target += source."""
+        self.steps.append((operation, source, 0, 0, 0, -1, columns, 0, target))
+
+    @property
+    def outputs(self) -> int:
+        return self.steps[-1][6]
+
+    @property
+    def weights(self) -> Floats:
+        """All weights, in one row."""
+        return np.concatenate(self.kept)
+
+    def _keep(self, weights: Any) -> int:
+        if weights is None:
+            return -1
+        first = sum(len(each) for each in self.kept)
+        self.kept.append(np.asarray(weights, np.float64).ravel())
+        return first
+
+
+Lowered = Level | Lines | Boosted | Network
+
+
+@dataclass(frozen=True)
+class CScope:
+    """The context of a learner's C code."""
+
+    family: Family
+    values: Mapping[str, int]
+    """The index in `v` of each number of the problem: `roofline_ns`, `flops`, `bytes` where they are known, and
+    `Learner.problem_numbers`."""
+    sealed: Sealed
+    """Writes constant arrays, which are checked when a context is made."""
+
+
+@dataclass(frozen=True)
+class CSource:
+    """C99 text with the function `kc_learn`; all names in it begin with `kc_`."""
+
+    text: str
+    outputs: int = 1
+    """How many numbers `kc_learn` writes to `raw`."""
+    score: str = "*time_ns"
+    """The score (low is chosen): an expression of `raw`, `v` and `*time_ns`; it may call `kc_log_time(raw[0], v)`."""
+
+
+def learn_function(body: str) -> str:
+    """The function `kc_learn` with these statements."""
+    arguments = "const double *x, const double *p, const double *c, const double *v, double *raw"
+    return f"static void kc_learn({arguments}) {{\n    (void)x, (void)p, (void)c, (void)v;\n{body}}}\n"
+
+
+TARGETS = ("relative", "latency", "tflops", "bandwidth")
+# A rate is clipped to at least this before it becomes a time: a model may predict zero or less.
+LEAST_RATE = 1e-6
+
+
+@dataclass(frozen=True)
+class Target:
+    """`relative`: time over the softened roofline; `latency`: time; `tflops`, `bandwidth`: work over time.
+
+    In log space by default: log of the times, log1p of the rates (CK Tile's classic recipe).
+    """
+
+    name: str
+    log: bool = True
+
+    def __post_init__(self) -> None:
+        if self.name not in TARGETS:
+            raise InvalidValue(f"a target is one of {', '.join(TARGETS)}, got '{self.name}'")
+
+    @property
+    def higher_is_faster(self) -> bool:
+        return self.name in ("tflops", "bandwidth")
+
+    def _base(self, rows: Rows) -> Floats:
+        """The number that the time is divided by, or that is divided by the time."""
+        base = {"relative": rows.expected_ns, "tflops": rows.flops, "bandwidth": rows.bytes}.get(self.name, np.ones(len(rows)))
+        if base is None:
+            need = "a roofline" if self.name == "relative" else f"the {'FLOPs' if self.name == 'tflops' else 'bytes'}"
+            raise InvalidValue(f"the target {self.name} needs {need} of {rows.family.op.name}, unknown here: use latency")
+        # FLOP per ns is GFLOP/s; bytes per ns is GB/s.
+        return base / 1e3 if self.name == "tflops" else base
+
+    def encode(self, time_ns: Floats, rows: Rows) -> Floats:
+        """Labels for the learner."""
+        base = self._base(rows)
+        if self.higher_is_faster:
+            rate = base / time_ns
+            return np.log1p(rate) if self.log else rate
+        ratio = time_ns / base
+        return np.log(ratio) if self.log else ratio
+
+    def decode(self, predicted: Floats, rows: Rows) -> Floats:
+        """Nanoseconds, always positive."""
+        base = self._base(rows)
+        if self.higher_is_faster:
+            rate = libm.expm1(predicted) if self.log else predicted
+            return base / np.maximum(rate, LEAST_RATE)
+        ratio = libm.exp(predicted) if self.log else predicted
+        # A raw target may come out negative; no time is shorter than a picosecond.
+        return np.maximum(ratio * base, 1e-3)
+
+    def log_time(self, predicted: Floats, rows: Rows) -> Floats:
+        """The log of the time, up to a constant per problem: the score to choose by.
+
+        If the target is a logarithm already, no exp or log is needed, so exported C ranks exactly alike.
+        """
+        if self.log and not self.higher_is_faster:
+            return predicted
+        return np.log(self.decode(predicted, rows))
+
+
+def default_target(rows: Rows) -> Target:
+    """Relative to the roofline where there is one, else the time itself."""
+    return Target("relative" if rows.expected_ns is not None else "latency")
+
 
 # Early stopping uses this share of the groups that a learner is given, never those it is scored on.
 INNER_SHARE = 0.15
@@ -185,14 +357,3 @@ def refuse_other_shape(base: Options, options: Options, knobs: Sequence[str]) ->
                 f"`{knob}` is {ours}, but the model to continue has {theirs}: leave it out, or "
                 "train from scratch, without `base`"
             )
-
-
-def options_of(kind: type[Learner], given: dict[str, object]) -> Options:
-    """The options of one kind from knobs by name; a knob that this kind does not have is refused."""
-    known = kind.options_type.__struct_fields__
-    for name in given:
-        if name not in known:
-            knobs = ", ".join(f"`{field}`" for field in known) or "none"
-            raise InvalidValue(f"the model {kind.kind} has no knob `{name}` (its knobs: {knobs})")
-    refuse_bad_values(kind.options_type, given)
-    return msgspec.convert(given, kind.options_type)

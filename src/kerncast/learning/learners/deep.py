@@ -24,20 +24,27 @@ from kerncast.core.arrays import Floats, Ints
 from kerncast.core.op import Family
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.learning.learners.contract import (
+    ADD,
+    COPY,
+    INPUT,
+    RAW,
+    A,
+    B,
+    D,
     Fitting,
     Learner,
+    Network,
     Options,
     Output,
+    Target,
     inner_split,
     label_weights,
     read_arrays,
     refuse_other_shape,
     write_arrays,
 )  # fmt: skip
-from kerncast.learning.learners.lowering import ADD, COPY, INPUT, RAW, A, B, D, Network
+from kerncast.learning.learners.growing import BLEND, TEMPERATURE, wanted_shares
 from kerncast.learning.learners.mlp import BATCH_SIZE, EPOCHS, HIDDEN, Scaling
-from kerncast.learning.learners.ranking import BLEND, TEMPERATURE, wanted_shares
-from kerncast.learning.learners.target import Target
 from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.table import Table
 

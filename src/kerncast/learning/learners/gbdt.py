@@ -27,23 +27,33 @@ from kerncast.core.op import Family
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.learning.learners.contract import (
     WORTH_THREADS,
+    Boosted,
     Fitting,
     Learner,
     Options,
     Output,
+    Target,
     read_arrays,
     set_aside,
     write_arrays,
 )
-from kerncast.learning.learners.growing import Bins, Grower, Part, Task, has_many_rows, rank_task, time_task, valid_task
+from kerncast.learning.learners.growing import (
+    BLEND,
+    TEMPERATURE,
+    Bins,
+    Grower,
+    Part,
+    Task,
+    grow_library_trees,
+    has_many_rows,
+    rank_task,
+    time_task,
+    valid_task,
+)
 from kerncast.learning.learners.leaf_shift import shifted
-from kerncast.learning.learners.library_choice import grow_library_trees
 from kerncast.learning.learners.lightgbm_text import load_forest, read_trees
-from kerncast.learning.learners.lowering import Boosted
 from kerncast.learning.learners.own_trees import Kinds, branches, grown, identifying, joined, telling_apart, without
 from kerncast.learning.learners.packed_forest import PackedForest, packed, unpacked
-from kerncast.learning.learners.ranking import BLEND, TEMPERATURE
-from kerncast.learning.learners.target import Target
 from kerncast.learning.learners.trees import Tree, as_arrays, from_arrays, sum_of
 from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.table import Table

@@ -9,12 +9,72 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kerncast.core.arrays import Flags, Floats, Ints
-from kerncast.learning.learners.contract import Fitting, label_weights
-from kerncast.learning.learners.ranking import ListwiseLoss
+from kerncast.errors import NotFound
+from kerncast.learning.learners.contract import FEWEST_GROUPS, Fitting, label_weights
+from kerncast.learning.learners.trees import Tree
+from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.table import Table
 
 if TYPE_CHECKING:
     from lightgbm import Booster
+
+
+# Descriptions of two knobs that all ranking learners share.
+TEMPERATURE = "regret (log time over the best) at which a config's weight in the ranking is 1/e"
+BLEND = "share of the ranking in the choice; 0 chooses by time alone"
+
+
+def wanted_shares(table: Table, temperature: float) -> Floats:
+    """exp(-regret / temperature) of every row, adding up to 1 on each problem; 0 for failures, and where nothing worked.
+
+    Differences within the noise need not be ordered: a row's temperature is never below its noise.
+    """
+    trials = table.trials
+    spread = np.maximum(temperature, np.nan_to_num(table.noise))
+    wanted = np.where(trials.share > 0, np.exp(np.log(np.maximum(trials.share, 1e-300)) / spread), 0.0)
+    sums = np.add.reduceat(wanted[trials.order], trials.starts)
+    return wanted / np.asarray(trials.per_row(np.where(sums > 0, sums, 1.0)), np.float64)
+
+
+class ListwiseLoss:
+    """Soft cross-entropy between the scores of each problem and the goal from its measured times, for LightGBM."""
+
+    def __init__(self, table: Table, temperature: float) -> None:
+        trials = table.trials
+        self.starts = trials.starts
+        # Rows are usually sorted by problem already: then nothing is moved.
+        self.order = None if (np.diff(trials.order) == 1).all() else trials.order
+        counts = np.diff(np.r_[self.starts, len(trials.order)])
+        self.place = np.repeat(np.arange(len(counts)), counts)
+        self.wanted = wanted_shares(table, temperature)[trials.order]
+        # Probabilities shrink with the number of configs; scaled by it, gradients keep their size. A problem on which
+        # nothing worked has no order.
+        self.scale = np.where(trials.solvable, counts, 0)[self.place] * table.weight[trials.order]
+
+    def _believed(self, raw: Floats) -> Floats:
+        scores = raw if self.order is None else raw[self.order]
+        powers = np.exp(scores - np.maximum.reduceat(scores, self.starts)[self.place])
+        return np.asarray(powers / np.add.reduceat(powers, self.starts)[self.place])
+
+    def _as_given(self, values: Floats) -> Floats:
+        if self.order is None:
+            return values
+        back = np.empty_like(values)
+        back[self.order] = values
+        return back
+
+    def gradients(self, raw: Floats, _: Any) -> tuple[Floats, Floats]:
+        """First and second derivatives with respect to the score, as LightGBM expects them."""
+        believed = self._believed(raw)
+        gradient = self.scale * (believed - self.wanted)
+        curvature = np.maximum(self.scale * np.maximum(believed * (1.0 - believed), 1e-3), 1e-6)
+        return self._as_given(gradient), self._as_given(curvature)
+
+    def error(self, raw: Floats, _: Any) -> tuple[str, float, bool]:
+        """The cross-entropy per problem, for early stopping: smaller is better."""
+        logs = np.log(np.maximum(self._believed(raw), 1e-300))
+        return "cross_entropy", float(-(self.wanted * logs).sum() / len(self.starts)), False
+
 
 FOREST_TITLES = {"time": "times", "rank": "order", "valid": "failures"}
 PATIENCE = 30
@@ -178,3 +238,91 @@ class Grower:
             self.fitting.progress.step(f"trees for {FOREST_TITLES[name]}", done, self.forests * self.trees)
 
         return callback
+
+
+# Larger differences are clipped: the choice is clear there, and the exact amount teaches nothing about close cases.
+CLEAR = 0.3
+IN_A_LEAF = 2
+# Thresholds per feature: exported C is quick because trees share conditions.
+MOST_BINS = 255
+
+
+def grow_library_trees(table: Table, trees: int, seed: int) -> tuple[Tree, ...]:
+    """The trees; None if the family has no library, no single feature identifies it, or too few problems have both."""
+    asked = _telling_feature(table.rows)
+    if asked is None or not trees:
+        return ()
+    rows, labels = _slower_by(table)
+    if len(np.unique(table.group[rows])) < FEWEST_GROUPS:
+        return ()
+    try:
+        from sklearn.ensemble import ExtraTreesRegressor
+    except ImportError as error:
+        raise NotFound.package("learning when a library's kernel is the best choice", "scikit-learn", "train") from error
+
+    features = table.rows.features[rows]
+    edges = [_edges(column) for column in features.T]
+    bins = np.stack([np.searchsorted(edge, column) for edge, column in zip(edges, features.T, strict=True)], axis=1)
+    forest = ExtraTreesRegressor(trees, min_samples_leaf=IN_A_LEAF, max_features=1.0, random_state=seed)
+    forest.fit(bins, labels, table.weight[rows])
+    return tuple(_behind(asked, _tree(one.tree_, edges, trees)).preorder() for one in forest.estimators_)
+
+
+def _telling_feature(rows: Rows) -> tuple[int, float] | None:
+    """The feature and the threshold above which a row is the library's."""
+    library = rows.is_library
+    if not library.any() or library.all() or len(rows.family.library) != 1:
+        return None
+    (name,) = rows.family.library
+    if name not in rows.names:
+        return None
+    place = rows.names.index(name)
+    own, others = rows.features[library, place], rows.features[~library, place]
+    return (place, float(others.max() + own.min()) / 2) if own.min() > others.max() else None
+
+
+def _slower_by(table: Table) -> tuple[Ints, Floats]:
+    """The library's rows, and the log of its time over the best of the others; a failure counts as clearly slower."""
+    times, library = table.trials.time_ns, table.rows.is_library
+    best_other = np.full(int(table.problem.max()) + 1, np.inf)
+    np.minimum.at(best_other, table.problem[~library], times[~library])
+    tried = np.zeros(len(best_other), dtype=bool)
+    tried[table.problem[~library]] = True
+    rows = np.flatnonzero(library & tried[table.problem])
+    rows = rows[np.isfinite(times[rows]) | np.isfinite(best_other[table.problem[rows]])]
+    with np.errstate(divide="ignore"):
+        labels = np.log(times[rows]) - np.log(best_other[table.problem[rows]])
+    return rows, np.clip(labels, -CLEAR, CLEAR)
+
+
+def _edges(column: Floats) -> Floats:
+    """Thresholds that cut a feature into bins of about equally many rows."""
+    values = np.unique(column)
+    if len(values) > MOST_BINS:
+        values = np.unique(np.quantile(column, np.linspace(0, 1, MOST_BINS + 1), method="nearest"))
+    return np.asarray((values[1:] + values[:-1]) / 2)
+
+
+def _tree(grown: object, edges: list[Floats], count: int) -> Tree:
+    """A tree of scikit-learn, with thresholds of features instead of bins, and values divided for the mean."""
+    feature, threshold = np.asarray(grown.feature), np.asarray(grown.threshold)  # type: ignore[attr-defined]
+    sides = np.asarray(grown.children_left), np.asarray(grown.children_right)  # type: ignore[attr-defined]
+    bins = np.floor(threshold).astype(np.int64)
+    values = np.array([edges[number][bin_] if number >= 0 else 0.0 for number, bin_ in zip(feature, bins, strict=True)])
+    said = np.asarray(grown.value)[:, 0, 0] / count  # type: ignore[attr-defined]
+    return Tree.of_nodes(feature, values, *sides, said)
+
+
+def _behind(asked: tuple[int, float], tree: Tree) -> Tree:
+    """The tree behind a test whether a row is the library's; other rows get 0."""
+    number, threshold = asked
+    last, root = len(tree.value), 1 if len(tree.feature) else -1
+    # The new root is node 0, so nodes move up by one; the leaf of the others comes last.
+    up = [np.where(side >= 0, side + 1, side) for side in (tree.left, tree.right)]
+    return Tree(
+        np.r_[number, tree.feature],
+        np.r_[threshold, tree.threshold],
+        np.r_[-1 - last, up[0]].astype(np.int64),
+        np.r_[root, up[1]].astype(np.int64),
+        np.r_[tree.value, 0.0],
+    )

@@ -1,27 +1,45 @@
-"""The kinds of model by name: learners in the modules here, or by entry points (`kerncast.learning.learners`)."""
+"""The kinds of model by name, and the knobs of each.
+
+Learners are modules here, or entry points (`kerncast.learners`). A knob is a field of the options struct of its learner:
+
+    trees: Annotated[int, Meta(ge=1, description="maximum trees in each forest")] = 300
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from kerncast.errors import BadFile, NotFound
-from kerncast.learning.learners.contract import Learner
+import msgspec
+from msgspec import inspect
+
+from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.learning.learners.contract import Learner, Options
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+
 # Imported when needed: scikit-learn, lightgbm and torch each take a second or more to import.
-SHIPPED = {"gbdt": "Gbdt", "mlp": "Mlp", "deep": "Deep", "linear": "Linear", "roofline": "Roofline"}
+SHIPPED = {
+    "gbdt": ("gbdt", "Gbdt"),
+    "mlp": ("mlp", "Mlp"),
+    "deep": ("deep", "Deep"),
+    "linear": ("linear", "Linear"),
+    "roofline": ("linear", "Roofline"),
+}
+"""By kind: the module here and its class."""
 
 
 @cache
 def learner_class(kind: str) -> type[Learner]:
     """The class of one kind of model."""
     if kind in SHIPPED:
-        found: type[Learner] = getattr(import_module(f"kerncast.learning.learners.{kind}"), SHIPPED[kind])
+        module, name = SHIPPED[kind]
+        found: type[Learner] = getattr(import_module(f"kerncast.learning.learners.{module}"), name)
         return found
     named = [entry for entry in _entries() if entry.name == kind]
     if not named:
@@ -52,3 +70,96 @@ def _loaded(entry: EntryPoint) -> type[Learner]:
     if not (isinstance(found, type) and issubclass(found, Learner) and found.kind == entry.name):
         raise BadFile(f"{entry.value} is not a Learner of the kind '{entry.name}': fix the package that declares it")
     return found
+
+
+Shape = Literal["whole", "number", "flag", "list", "text"]
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One field of an options struct."""
+
+    name: str
+    shape: Shape
+    doc: str
+
+
+def knobs_of(options: type[msgspec.Struct]) -> list[Knob]:
+    """The knobs, in declared order."""
+    info = inspect.type_info(options)
+    assert isinstance(info, inspect.StructType)
+    return [Knob(item.name, _shape(item.type), _doc(item.type)) for item in info.fields]
+
+
+def options_of(kind: type[Learner], given: dict[str, object]) -> Options:
+    """The options of one kind from knobs by name; a knob that this kind does not have is refused."""
+    known = kind.options_type.__struct_fields__
+    for name in given:
+        if name not in known:
+            knobs = ", ".join(f"`{field}`" for field in known) or "none"
+            raise InvalidValue(f"the model {kind.kind} has no knob `{name}` (its knobs: {knobs})")
+    refuse_bad_values(kind.options_type, given)
+    return msgspec.convert(given, kind.options_type)
+
+
+def _shape(kind: inspect.Type) -> Shape:
+    kind = _bare(kind)
+    if isinstance(kind, inspect.UnionType):
+        return next((_shape(item) for item in kind.types if not isinstance(item, inspect.NoneType)), "text")
+    shapes: dict[type[inspect.Type], Shape] = {
+        inspect.IntType: "whole", inspect.FloatType: "number", inspect.BoolType: "flag", inspect.VarTupleType: "list",
+        inspect.ListType: "list",
+    }  # fmt: skip
+    return shapes.get(type(kind), "text")
+
+
+def _doc(kind: inspect.Type) -> str:
+    told = kind.extra_json_schema or {} if isinstance(kind, inspect.Metadata) else {}
+    return str(told.get("description", ""))
+
+
+def _bare(kind: inspect.Type) -> inspect.Type:
+    return kind.type if isinstance(kind, inspect.Metadata) else kind
+
+
+def refuse_bad_values(options: type[msgspec.Struct], given: dict[str, object]) -> None:
+    """Refuse the first invalid value, by the name of its knob."""
+    info = inspect.type_info(options)
+    assert isinstance(info, inspect.StructType)
+    types = {item.name: item.type for item in info.fields}
+    for name, value in given.items():
+        try:
+            msgspec.convert({name: value}, options)
+        except msgspec.ValidationError as error:
+            shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else repr(value)
+            rule = _rule(types[name], value) or f"is invalid ({error})"
+            raise InvalidValue(f"`{name}` {rule}, got {shown}") from error
+
+
+def _rule(kind: inspect.Type, value: object) -> str | None:
+    """The rule that follows the knob's name; None if its type is unusual for a knob."""
+    kind = _bare(kind)
+    if isinstance(kind, inspect.UnionType):
+        return next((rule for item in kind.types if (rule := _rule(item, value)) is not None), None)
+    if isinstance(kind, inspect.LiteralType):
+        *others, last = map(str, kind.values)
+        return f"is {', '.join(others)} or {last}" if others else f"is {last}"
+    if isinstance(kind, inspect.IntType | inspect.FloatType):
+        bounds = _bounds(kind)
+        right = isinstance(value, int if isinstance(kind, inspect.IntType) else int | float) and not isinstance(value, bool)
+        return f"must be {bounds}" if bounds and right else f"must be {_what(kind)}{f' ({bounds})' if bounds else ''}"
+    if isinstance(kind, inspect.VarTupleType) and isinstance(kind.item_type, inspect.IntType | inspect.FloatType):
+        bounds = _bounds(kind.item_type)
+        return f"is a list of sizes, each {_what(kind.item_type)}{f' ({bounds})' if bounds else ''}"
+    return None
+
+
+def _what(kind: inspect.IntType | inspect.FloatType) -> str:
+    return "a whole number" if isinstance(kind, inspect.IntType) else "a number"
+
+
+def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
+    if kind.ge is not None and kind.le is not None:
+        return f"from {kind.ge:g} to {kind.le:g}"
+    named = (("at least", kind.ge), ("above", kind.gt), ("at most", kind.le), ("below", kind.lt))
+    return " and ".join(f"{word} {limit:g}" for word, limit in named if limit is not None)

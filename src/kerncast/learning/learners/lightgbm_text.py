@@ -23,8 +23,7 @@ from kerncast.core.arrays import Floats, Ints
 from kerncast.core.io.checksums import is_own
 from kerncast.core.io.foreign import FOREST, decode_json, gunzip
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.learning.learners.category_splits import without_categories
-from kerncast.learning.learners.trees import Tree, cut, refuse_bad_trees
+from kerncast.learning.learners.trees import Tree, cut, refuse_bad_trees, without_categories
 
 if TYPE_CHECKING:
     from lightgbm import Booster

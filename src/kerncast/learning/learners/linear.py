@@ -1,12 +1,4 @@
-"""`linear`: one straight line per group, time against size, which fits reshard and other single kernels.
-
-The op declares what a group is (`line_group`) and what the size is (`line_size`); each config is always
-its own group. Rows of equal size are averaged first, so that a size measured often does not pull the line.
-
-Each line knows how well it fits the averages: R², RRMSE = RMSE / mean time, RMSRE = √mean(((time − line) / time)²), and
-how many of them are absurd: ten times what a robust line predicts, or a tenth. The robust line's slope is the median slope
-between points half the group apart; up to a quarter of the points may be anywhere without moving it.
-"""
+"""`linear` and `roofline`: lines of time against size, and the lower bound of the time, scaled by one number."""
 
 from __future__ import annotations
 
@@ -24,9 +16,17 @@ from kerncast.core.io.parquet import read_parquet
 from kerncast.core.op import Family
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.learning.learners.contract import Fitting, Learner, Options, Output
-from kerncast.learning.learners.lowering import Lines
-from kerncast.learning.learners.target import Target
+from kerncast.learning.learners.contract import (
+    Fitting,
+    Learner,
+    Level,
+    Lines,
+    Options,
+    Output,
+    Target,
+    read_arrays,
+    write_arrays,
+)
 from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.table import Table
 
@@ -199,3 +199,34 @@ def _quality(fitted: pl.DataFrame, by: list[str]) -> pl.DataFrame:
         rmsre=((error / y) ** 2).mean().sqrt(),
         absurd=(off > ABSURD).sum(),
     )
+
+
+class Roofline(Learner):
+    """Predicts the roofline times a constant: the median ratio."""
+
+    kind = "roofline"
+    doc = "the analytic floor times one measured factor"
+
+    def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
+        if table.rows.roofline_ns is None:
+            raise InvalidValue(
+                f"there is no roofline for {table.family.op.name} on {table.devices[0].name}: its work, the device's peak or "
+                "its bandwidth is unknown; use another model"
+            )
+        self.level_ = float(np.median(fitting.target.encode(table.time_ns[table.ok], table.rows.take(table.ok))))
+        return self
+
+    def predict(self, rows: Rows) -> Output:
+        return Output(np.full(len(rows), self.level_))
+
+    def save(self, folder: Path) -> None:
+        write_arrays(folder / "roofline.npz", {"level": np.array(self.level_)})
+
+    @classmethod
+    def load(cls, folder: Path, options: Options) -> Self:
+        learner = cls(options)
+        learner.level_ = float(read_arrays(folder / "roofline.npz")["level"])
+        return learner
+
+    def lowered(self, family: Family, values: Collection[str]) -> Level:
+        return Level(self.level_)

@@ -17,8 +17,13 @@ from kerncast.core.io.c import c_number, packaged_c
 from kerncast.core.op import Family
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.learning.learners.contract import (
+    INPUT,
+    RAW,
+    A,
+    B,
     Fitting,
     Learner,
+    Network,
     Options,
     Output,
     inner_split,
@@ -27,7 +32,6 @@ from kerncast.learning.learners.contract import (
     refuse_other_shape,
     write_arrays,
 )  # fmt: skip
-from kerncast.learning.learners.lowering import INPUT, RAW, A, B, Network
 from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.table import Table
 

@@ -24,9 +24,9 @@ import numpy as np
 from kerncast.core.arrays import Floats
 from kerncast.core.io.foreign import CELL
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.learning.learners.contract import Options, options_of
+from kerncast.learning.learners.contract import TARGETS, Options, Target
+from kerncast.learning.learners.kinds import options_of
 from kerncast.learning.learners.mlp import Mlp, Scaling
-from kerncast.learning.learners.target import NAMES, Target
 from kerncast.learning.tables.feature_rows import Rows
 
 INPUTS, OUTPUT = "inputs.csv", "output.csv"
@@ -204,8 +204,8 @@ def _output(file: Path) -> tuple[Floats, Target]:
     if len(records) != 1:
         raise BadFile(f"{file} has {len(records):,} rows below its header: it must have one")
     line, row = records[0]
-    if row["target"] not in NAMES:
-        raise BadFile(f"{file}: line {line}: a target is one of {', '.join(NAMES)}, got '{row['target'][:40]}'")
+    if row["target"] not in TARGETS:
+        raise BadFile(f"{file}: line {line}: a target is one of {', '.join(TARGETS)}, got '{row['target'][:40]}'")
     spread = _number(row["deviation"], f"{file}: line {line}: deviation")
     center = np.array([_number(row["mean"], f"{file}: line {line}: mean"), spread])
     return center, Target(row["target"], _flag(row["log"], f"{file}: line {line}"))

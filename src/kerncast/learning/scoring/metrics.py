@@ -1,12 +1,15 @@
-"""One definition per metric name, each with a bootstrap interval over whole problems."""
+"""The figures of one chooser on one set of trials, one definition per name (docs/metrics.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from kerncast.core.arrays import Flags, Floats, Ints
+from kerncast.learning.scoring.trials import Trials
 
 FigureJson = dict[str, float | None]
 
@@ -153,3 +156,200 @@ def flat(figures: Mapping[str, object], name: str) -> float | None:
         value = found["value"]
         return None if value is None else float(value)
     return None
+
+
+# The numbers of best-scored configs that are measured, in the top-k-then-measure curve.
+TOP_K = (1, 2, 3, 5, 10, 20)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A model's predictions for every row: the lowest score of a problem is chosen."""
+
+    score: Floats
+    time_ns: Floats | None = None
+    lower_ns: Floats | None = None
+    upper_ns: Floats | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[Predicted]) -> Predicted:
+        """The predictions of several blocks of rows, one after the other."""
+
+        def both(name: str) -> Floats | None:
+            values = [getattr(part, name) for part in parts]
+            return None if any(item is None for item in values) else np.concatenate(values)
+
+        return cls(np.concatenate([part.score for part in parts]), both("time_ns"), both("lower_ns"), both("upper_ns"))
+
+
+def scorecard(trials: Trials, predicted: Predicted) -> dict[str, Any]:
+    """All figures of a model; what does not apply is None."""
+    chosen = trials.choose(predicted.score)
+    card: dict[str, Any] = {"n_problems": int(trials.solvable.sum())}
+    card |= choice_figures(trials, chosen)
+    card |= _runtime(trials, predicted)
+    return card
+
+
+def choice_figures(trials: Trials, chosen: Ints) -> dict[str, FigureJson | None]:
+    """The efficiency figures of one chosen row per problem, with and without ties."""
+    if _nothing_to_choose(trials):
+        return dict.fromkeys((*SELECTION, "noise_ceiling", "efficiency_mean_ties", "top1_ties"))
+    figures: dict[str, FigureJson | None] = dict(selection_figures(trials.share[chosen][trials.solvable]))
+    ceiling = trials.noise_ceiling
+    figures["noise_ceiling"] = None if ceiling is None else figure(float(ceiling.mean()), resampled(ceiling, _mean))
+    # A choice within the noise of the best counts as the best: only certain losses count.
+    merciful = np.where(trials.tied(chosen), 1.0, trials.share[chosen])[trials.solvable]
+    figures["efficiency_mean_ties"] = figure(float(merciful.mean()), resampled(merciful, _mean))
+    hits = (merciful >= 1.0).astype(np.float64)
+    figures["top1_ties"] = figure(float(hits.mean()), resampled(hits, _mean))
+    return figures
+
+
+def baseline_card(efficiency: Floats | None, expected: Mapping[str, Floats] | None = None) -> dict[str, Any]:
+    """The figures of a baseline that only chooses.
+
+    If the efficiency is itself an expectation, `expected` has the figures per problem that do not follow from it.
+    """
+    empty: dict[str, Any] = {
+        "n_problems": 0 if efficiency is None else len(efficiency),
+        **dict.fromkeys((*SELECTION, "noise_ceiling", *RUNTIME)),
+    }
+    if efficiency is None:
+        return empty
+    means = {name: mean_figure(values) for name, values in (expected or {}).items()}
+    return {**empty, **selection_figures(efficiency), **means}
+
+
+def runtime_card(trials: Trials, time_ns: Floats) -> dict[str, Any]:
+    """The figures of a baseline that only predicts."""
+    return {**baseline_card(None), "n_problems": int(trials.solvable.sum()), **_runtime(trials, Predicted(time_ns, time_ns))}
+
+
+def top_k(trials: Trials, score: Floats) -> list[dict[str, float]]:
+    """The efficiency after measuring the k best-scored configs, and how often the best is among them."""
+    most = int(np.diff(np.r_[trials.starts, len(trials.order)]).max())
+    curve = []
+    for k in TOP_K:
+        if k <= most:
+            got = trials.top(score, k)
+            curve.append({"k": k, "efficiency_mean": float(got.mean()), "hit": float((got >= 1.0).mean())})
+    return curve
+
+
+def _mean(values: Floats) -> Floats:
+    return np.asarray(values.mean(axis=-1))
+
+
+def _nothing_to_choose(trials: Trials) -> bool:
+    return not trials.choosing or not trials.solvable.any()
+
+
+def _runtime(trials: Trials, predicted: Predicted) -> Mapping[str, FigureJson | None]:
+    if predicted.time_ns is None:
+        return dict.fromkeys(RUNTIME)
+    rows = np.isfinite(trials.time_ns) & np.isfinite(predicted.time_ns)
+    if not rows.any():
+        return dict.fromkeys(RUNTIME)
+    covered = None
+    if predicted.lower_ns is not None and predicted.upper_ns is not None:
+        covered = ((predicted.lower_ns <= trials.time_ns) & (trials.time_ns <= predicted.upper_ns))[rows]
+    return runtime_figures(trials.problem[rows], trials.time_ns[rows], predicted.time_ns[rows], covered)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A value and its 95 % interval; with a single problem there is none."""
+
+    value: float
+    interval: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, found: Mapping[str, float | None] | None) -> Figure | None:
+        """From `{"value": …, "lower": …, "upper": …}`."""
+        if found is None or found["value"] is None:
+            return None
+        lower, upper = found.get("lower"), found.get("upper")
+        return cls(found["value"], None if lower is None or upper is None else (lower, upper))
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """How fast the choices are, as shares of the best measured speed; docs/metrics.md defines each."""
+
+    mean: Figure
+    p10: Figure
+    p1: Figure
+    min: Figure
+    best_chosen: Figure
+    """The share of problems on which the choice was the very best."""
+    geometric_mean: Figure | None = None
+    """None, here and below: not known, or the model is older than this figure."""
+    p50: Figure | None = None
+    """The median."""
+    regret: Figure | None = None
+    """How much longer than the best a choice takes; None also if one failed."""
+    mean_with_ties: Figure | None = None
+    """A choice within the noise of the best counts as the best."""
+    best_chosen_with_ties: Figure | None = None
+    noise_ceiling: Figure | None = None
+    """What a perfect chooser would score on measurements this noisy; None: too little was measured twice to know."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How far predicted times are from measured ones; docs/metrics.md defines each."""
+
+    mape: Figure
+    median: Figure | None = None
+    p95: Figure | None = None
+    rmsre: Figure | None = None
+    rrmse: Figure | None = None
+    mse_log: Figure | None = None
+    """Of the natural logarithm of the time, as the next two."""
+    rmse_log: Figure | None = None
+    exp_rmse_log: Figure | None = None
+    """A factor: 1.1 is a typical error of 10 %."""
+    r2: Figure | None = None
+    r2_log: Figure | None = None
+    coverage: Figure | None = None
+    """The share of rows inside their 90 % interval."""
+
+
+# A field here → its name in `evaluation.json`.
+_EFFICIENCY = {
+    "mean": "efficiency_mean", "p10": "efficiency_p10", "p1": "efficiency_p1", "min": "efficiency_min", "best_chosen": "top1",
+    "geometric_mean": "efficiency_gmean", "p50": "efficiency_p50", "regret": "regret_mean",
+    "mean_with_ties": "efficiency_mean_ties",
+    "best_chosen_with_ties": "top1_ties", "noise_ceiling": "noise_ceiling",
+}  # fmt: skip
+_RUNTIME = {
+    "mape": "mape", "median": "median_ape", "p95": "ape_p95", "rmsre": "rmsre", "rrmse": "rrmse",
+    "mse_log": "mse_log", "rmse_log": "rmse_log", "exp_rmse_log": "exp_rmse_log", "r2": "r2", "r2_log": "r2_log",
+    "coverage": "coverage_90",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All figures of a model or a baseline on `n` problems."""
+
+    n: int
+    efficiency: Efficiency | None
+    """None: it does not choose, or there is nothing to choose."""
+    runtime: Runtime | None
+    """None: it does not predict times."""
+
+    @classmethod
+    def of(cls, card: Mapping[str, Any]) -> Figures:
+        """From the block that `evaluation.json` holds under `overall`."""
+        chosen = {field: Figure.of(card.get(name)) for field, name in _EFFICIENCY.items()}
+        timed = {field: Figure.of(card.get(name)) for field, name in _RUNTIME.items()}
+        return cls(
+            int(card["n_problems"]),
+            None if chosen["mean"] is None else Efficiency(**chosen),  # type: ignore[arg-type]
+            None if timed["mape"] is None else Runtime(**timed),  # type: ignore[arg-type]
+        )

@@ -1,7 +1,8 @@
-"""The measurements as arrays: the fastest config of each problem, the loss of a choice, the limits of noise."""
+"""The measurements as arrays, how they are split for scoring, and the choosers that need no model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -9,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kerncast.core.arrays import Array, Flags, Floats, Ints
+from kerncast.errors import InvalidValue
+from kerncast.learning.scoring.metrics import regret
 
 # Two configs are a tie when their times differ by less than this many standard errors of the difference.
 TIE_SIGMAS = 2.0
@@ -122,3 +125,117 @@ class Trials:
         known = np.isfinite(self.half_a) & np.isfinite(self.half_b)
         whole = np.logical_and.reduceat((known | ~np.isfinite(self.time_ns))[self.order], self.starts)
         return np.asarray(whole & self.solvable)
+
+
+CONFIG = "config"
+"""What is held out if there is only one problem: configs, not groups of problems."""
+
+
+def folds_by_group(groups: Ints, folds: int, seed: int) -> Ints:
+    """The fold of every row: groups are shuffled and dealt out, so all folds have nearly the same number of groups."""
+    distinct, dense = np.unique(groups, return_inverse=True)
+    if folds < 2:
+        raise InvalidValue(f"cross-validation needs at least 2 folds, got {folds}")
+    if len(distinct) < folds:
+        raise InvalidValue(
+            f"there are {len(distinct)} groups of problems and {folds} folds: measure more problems, or ask for "
+            f"fewer folds (`folds={max(2, len(distinct))}`)"
+        )
+    dealt = np.empty(len(distinct), dtype=np.int64)
+    dealt[np.random.default_rng(seed).permutation(len(distinct))] = np.arange(len(distinct)) % folds
+    return dealt[dense]
+
+
+def held_out(groups: Ints, share: float, seed: int) -> Flags:
+    """The rows of a random share of the groups: at least one group, and never all."""
+    distinct, dense = np.unique(groups, return_inverse=True)
+    count = min(max(1, round(share * len(distinct))), len(distinct) - 1)
+    chosen = np.zeros(len(distinct), dtype=bool)
+    chosen[np.random.default_rng(seed).permutation(len(distinct))[:count]] = True
+    return chosen[dense]
+
+
+def folds_by_size(size: Floats, folds: int) -> Ints:
+    """Bands of equal count from the smallest to the largest: each is predicted from sizes outside it."""
+    order = np.argsort(size, kind="stable")
+    bands = np.empty(len(size), dtype=np.int64)
+    bands[order] = np.arange(len(size)) * folds // len(size)
+    # Rows of one size must stay together: all follow the first of them.
+    _, first, dense = np.unique(size[order], return_index=True, return_inverse=True)
+    bands[order] = bands[order][first][dense]
+    return bands
+
+
+def random_choice(trials: Trials) -> Floats:
+    """Expected efficiency of a config drawn at random, per problem."""
+    return _expected(trials, trials.share)
+
+
+def random_expectations(trials: Trials) -> dict[str, Floats]:
+    """Per problem, the other expectations: the chance to draw the best (ties count as the best), and the regret."""
+    return {
+        "top1": _expected(trials, (trials.share >= 1.0).astype(np.float64)),
+        "regret_mean": _expected(trials, regret(trials.share)),
+    }
+
+
+def _expected(trials: Trials, values: Floats) -> Floats:
+    """The mean over the configs tried on each problem."""
+    sums = np.add.reduceat(values[trials.order], trials.starts)
+    counts = np.diff(np.r_[trials.starts, len(trials.order)])
+    return np.asarray((sums / counts)[trials.solvable])
+
+
+def mean_shares(trials: Trials, configs: int) -> Floats:
+    """For each config: the mean of best over own time, counting 0 where it failed or was not tried."""
+    solvable = trials.per_row(trials.solvable)
+    sums = np.bincount(trials.config, np.where(solvable, trials.share, 0.0), configs)
+    return sums / max(1, int(trials.solvable.sum()))
+
+
+def fixed_choice(trials: Trials, shares: Floats) -> Floats:
+    """Efficiency of always taking the config with the highest share that was tried on the problem.
+
+    Configs whose share is NaN are not taken; NaN where no other was tried.
+    """
+    own = shares[trials.config]
+    chosen = trials.choose(np.where(np.isnan(own), np.inf, -own))
+    return np.where(np.isnan(own[chosen]), np.nan, trials.share[chosen])[trials.solvable]
+
+
+def greedy_portfolio(trials: Trials, configs: int, size: int) -> list[int]:
+    """Configs in greedy order: each adds most to the best of those before it."""
+    covered = np.zeros(int(trials.problem.max()) + 1)
+    picked: list[int] = []
+    left = np.ones(configs, dtype=bool)
+    for _ in range(min(size, configs)):
+        gain = np.bincount(trials.config, np.maximum(0.0, trials.share - covered[trials.problem]), configs)
+        best = int(np.argmax(np.where(left, gain, -1.0)))
+        if gain[best] <= 0.0:
+            break
+        picked.append(best)
+        left[best] = False
+        rows = trials.config == best
+        np.maximum.at(covered, trials.problem[rows], trials.share[rows])
+    return picked
+
+
+def portfolio_oracle(trials: Trials, portfolio: Sequence[int]) -> Floats:
+    """Efficiency of the best of a few configs, chosen with hindsight."""
+    inside = np.where(np.isin(trials.config, list(portfolio)), trials.share, 0.0)
+    return np.maximum.reduceat(inside[trials.order], trials.starts)[trials.solvable]
+
+
+def portfolio_tried(trials: Trials, portfolio: Sequence[int]) -> Flags:
+    """On which problems any of the few configs was tried."""
+    inside = np.isin(trials.config, list(portfolio))
+    return np.asarray(np.logical_or.reduceat(inside[trials.order], trials.starts)[trials.solvable])
+
+
+def marked_choice(trials: Trials, marked: Flags) -> Floats | None:
+    """Efficiency of always taking a marked config (the library's own), None unless it was tried everywhere."""
+    tried = np.logical_or.reduceat(marked[trials.order], trials.starts)
+    if not tried[trials.solvable].all():
+        return None
+    chosen = trials.choose(np.where(marked, 0.0, 1.0))
+    return trials.share[chosen][trials.solvable]

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from kerncast.core.arrays import Floats
-from kerncast.learning.learners.target import Target
+from kerncast.learning.learners.contract import Target
 from kerncast.learning.tables.feature_rows import Rows
 from kerncast.library.families.ck_conv_columns import COLUMNS as CONV_COLUMNS
 

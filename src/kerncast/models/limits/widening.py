@@ -19,7 +19,7 @@ import polars as pl
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.op import Family
 from kerncast.core.parameters import Int, Parameter
-from kerncast.learning.tables.off_grid import FEWEST_VALUES, alignment
+from kerncast.learning.tables.assess import FEWEST_VALUES, alignment
 from kerncast.models.errors import Errors, tails
 
 # -- rarity ----------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kerncast.errors import InvalidValue
-from kerncast.learning.learners.lowering import Boosted, Level, Lines, Network
+from kerncast.learning.learners.contract import Boosted, Level, Lines, Network
 from kerncast.native.blob.spaces import Tables, doubles, ints
 from kerncast.native.c_learners import scaling_columns
 from kerncast.native.lower import Artefact

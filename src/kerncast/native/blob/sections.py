@@ -9,7 +9,7 @@ import numpy as np
 
 from kerncast.core.expr import Expr
 from kerncast.errors import InvalidValue
-from kerncast.learning.learners.lowering import Boosted, Level, Lines, Network
+from kerncast.learning.learners.contract import Boosted, Level, Lines, Network
 from kerncast.native.blob.bytecode import Programs, places_of
 from kerncast.native.blob.container import Texts, packed
 from kerncast.native.blob.forests import comparing_tables, forest_tables, pool_tables, tree_tables

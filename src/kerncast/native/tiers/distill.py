@@ -14,7 +14,7 @@ from kerncast.core.expr import Program
 from kerncast.core.expr.nodes import INEXACT, Expr
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.trees import Tree
-from kerncast.learning.scoring.splits import held_out
+from kerncast.learning.scoring.trials import held_out
 from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.manifest import Range
 from kerncast.models.measured import Measured, measured_by_model

@@ -11,7 +11,7 @@ import polars as pl
 
 from kerncast.core.arrays import Floats, Ints
 from kerncast.errors import InvalidValue
-from kerncast.learning.scoring.splits import folds_by_group
+from kerncast.learning.scoring.trials import folds_by_group
 from kerncast.models.candidates import Candidates
 from kerncast.models.measured import Measured, measured_by_model
 from kerncast.models.model import Model
