@@ -7,8 +7,8 @@ from kerncast.evaluating import compare, evaluate
 from kerncast.evaluating.report import write_report
 from kerncast.evaluating.text import not_better_sentence
 from kerncast.learning.scoring.metrics import Predicted, baseline_card, selection_figures
-from kerncast.learning.scoring.trials import Trials, random_choice, random_expectations
-from kerncast.learning.tables.assess import assess, learned_choices
+from kerncast.learning.scoring.trials import Trials
+from kerncast.learning.tables.assess import assess, learned_choices, random_choice, random_expectations
 from kerncast.models.model import Model
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_table
 from kerncast.training.train import Recipe, train

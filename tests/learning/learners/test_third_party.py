@@ -80,7 +80,7 @@ class Compiled(Plain):
 
 not_a_learner = 5
 '''
-ENTRIES = """[kerncast.learning.learners]
+ENTRIES = """[kerncast.learners]
 plain_ridge = someone_elses:Plain
 ridge = someone_elses:Compiled
 misnamed = someone_elses:Plain

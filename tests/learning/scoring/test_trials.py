@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kerncast.learning.scoring.trials import (
-    Trials,
+from kerncast.learning.scoring.trials import Trials
+from kerncast.learning.tables.assess import (
     fixed_choice,
     greedy_portfolio,
     marked_choice,
