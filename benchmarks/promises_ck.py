@@ -342,13 +342,7 @@ def pool_ranked(work: Work) -> None:
 def convolutions_validated(work: Work) -> None:
     work("kerncast evaluate model held_out --save-predictions old.parquet")
     work("kerncast train forward --trees 60 --folds 2 --seed 1 --out model2")
-    work("kerncast evaluate model2 held_out --save-predictions new.parquet")
     work("kerncast compare model model held_out", says="SAME")
-
-
-@promise("77", CONV, "compare two prediction files", after=convolutions_imported)
-def predictions_compared(work: Work) -> None:
-    work("kerncast compare old.parquet old.parquet", says="SAME")
 
 
 @promise("78", CONV, "a quality test in one command", after=convolutions_imported)

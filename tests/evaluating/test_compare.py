@@ -2,17 +2,14 @@
 
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import polars as pl
 import pytest
 
-import kerncast as kc
 from kerncast.answering.selector import Selector
-from kerncast.errors import BadFile, InvalidValue, KerncastError
+from kerncast.errors import InvalidValue
 from kerncast.evaluating import Limits, compare, evaluate
 from kerncast.evaluating.compare import judge
-from kerncast.evaluating.predictions import read_evaluated, write_predictions
 from kerncast.library.registry import FAMILIES
 from kerncast.testing.models import TILES, synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
@@ -243,78 +240,3 @@ def test_with_nothing_to_choose_accuracy_is_compared_and_another_family_is_refus
         InvalidValue, match=r"is a model of gemm/triton, .* of matmul_sharded/single: only models of one family"
     ):
         compare(home / "a", tmp_path / "one", [home / "all"])
-
-
-@pytest.fixture(scope="module")
-def saved(home):
-    """The predictions of `a`, `b` and `poor` for the problems that each has not seen."""
-    files = {name: home / f"{name}.parquet" for name in ("a", "b", "poor")}
-    for name, file in files.items():
-        kc.evaluate(home / name, home / "all", tiers=False, save_predictions=file, progress=False)
-    return files
-
-
-@pytest.mark.parametrize(("old", "new", "alone"), [("a", "b", (15, 15)), ("b", "poor", (15, 15)), ("poor", "a", (0, 0))])
-def test_saved_predictions_get_the_verdict_of_the_models(home, saved, tmp_path, old, new, alone):
-    """Failed vectors and noise are in the files, and the order of their rows does not matter; other problems are counted."""
-    rows = read_evaluated(saved[old])
-    assert rows.rows["measured_ns"].null_count() > 0
-    write_predictions(tmp_path / "o", rows.rows.sample(fraction=1.0, shuffle=True, seed=1), rows.evaluated)
-    of_models, of_files = kc.compare(home / old, home / new, home / "all"), kc.compare(tmp_path / "o", saved[new])
-    shared = "verdict reasons old new mean_difference worst_drop improved degraded agreement measure".split()
-    assert {name: of_files.as_json()[name] for name in shared} == {name: of_models.as_json()[name] for name in shared}
-    assert of_files.problems.select(of_models.problems.columns).equals(of_models.problems)
-    assert (of_files.as_json()["only_in_old"], of_files.as_json()["only_in_new"]) == alone
-    assert ("15 problems that only OLD has, 15 that only NEW has" in str(of_files)) == (alone == (15, 15))
-
-
-def test_saved_times_are_compared_where_there_is_nothing_to_choose(tmp_path):
-    """One config per problem: accuracy, as for models."""
-    rows = ROWS.filter((pl.col("config.BLOCK_M") == 64) & (pl.col("config.BLOCK_N") == 64))
-    half = rows.select(SHAPE).unique(maintain_order=True).head(30)
-    synthetic_dataset(tmp_path / "d", rows.join(half, on=SHAPE, how="semi"))
-    synthetic_dataset(tmp_path / "new", rows.join(half, on=SHAPE, how="anti"))
-    for name, recipe in (("m", RECIPE), ("poor", POOR)):
-        train(tmp_path / "d", tmp_path / name, recipe)
-        kc.evaluate(tmp_path / name, tmp_path / "new", tiers=False, save_predictions=tmp_path / f"{name}.p", progress=False)
-    of_models = kc.compare(tmp_path / "m", tmp_path / "poor", tmp_path / "new")
-    of_files = kc.compare(tmp_path / "m.p", tmp_path / "poor.p")
-    assert (of_files.verdict, of_files.measure, of_files.reasons) == (of_models.verdict, "accuracy", of_models.reasons)
-
-
-def test_saved_predictions_that_cannot_be_compared_are_refused_by_name(home, saved, tmp_path):
-    """Other data, another family, a table of `compare`, any other file, a model beside a file, arguments that need models."""
-    first, second = saved["a"], tmp_path / "b.parquet"
-    saved = read_evaluated(first)
-    number = saved.rows["number"][0]
-    slower = pl.when(pl.col("number") == number).then(pl.col("measured_ns") * 1.01).otherwise("measured_ns")
-    write_predictions(second, saved.rows.with_columns(measured_ns=slower), saved.evaluated)
-    with pytest.raises(InvalidValue, match=r"a\.parquet and .*b\.parquet are of different data: .* M=\d+ .*\(1 of 40 "):
-        kc.compare(first, second)
-    other = saved.rows.with_columns(pl.col("problem.M") + 1)
-    write_predictions(second, other, saved.evaluated)
-    with pytest.raises(InvalidValue, match=r"no problem is in both .*a\.parquet \(40 problems\) and .*b\.parquet \(40\)"):
-        kc.compare(first, second)
-    write_predictions(second, saved.rows, msgspec.structs.replace(saved.evaluated, family="gemm/cpu"))
-    with pytest.raises(InvalidValue, match=r"a\.parquet is of gemm/triton, .*b\.parquet of gemm/cpu"):
-        kc.compare(first, second)
-    write_predictions(second, saved.rows.with_columns(chosen=pl.lit(True)), saved.evaluated)
-    with pytest.raises(BadFile, match=r"b\.parquet is damaged"):
-        kc.compare(first, second)
-    kc.compare(first, first, save_predictions=second)
-    with pytest.raises(BadFile, match=r"b\.parquet does not hold what two evaluations are compared by"):
-        kc.compare(first, second)
-    saved.rows.write_parquet(second)
-    with pytest.raises(BadFile, match=r"b\.parquet is not a table of predictions"):
-        kc.compare(first, second)
-    for arguments, said in (
-        ({"new": home / "a"}, r"a\.parquet is a file, .*a is not"),
-        ({"new": first, "data": home / "all"}, "leave the datasets out"),
-        ({"new": first, "tier": "tree"}, "`tier` does not apply"),
-        ({"new": first, "where": "M>1"}, "`where` does not apply"),
-        ({"new": tmp_path / "none"}, "there is no file"),
-    ):
-        with pytest.raises(KerncastError, match=said):
-            kc.compare(first, **arguments)
-    with pytest.raises(InvalidValue, match="name at least one dataset"):
-        kc.compare(home / "a", home / "b")

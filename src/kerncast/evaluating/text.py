@@ -401,8 +401,6 @@ def verdict_blocks(verdict: str, reasons: Iterable[str], summary: Mapping[str, A
         yield f"! {unknown_sentence(summary['unknown_configs'])}"
     if summary.get("untrained_labels"):
         yield f"! {untrained_sentence(summary['untrained_labels'])}"
-    if summary.get("only_in_old") or summary.get("only_in_new"):
-        yield f"left out: {summary['only_in_old']:,} problems that only OLD has, {summary['only_in_new']:,} that only NEW has"
     old, new = summary["old"], summary["new"]
     columns = (str(summary["measure"]), "old", "new", "difference")
     lines = [(name, f"{old[name]:.2%}", f"{new[name]:.2%}", f"{new[name] - old[name]:+.2%}") for name in old]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import polars as pl
+
 from kerncast.answering.selector import Selector
 from kerncast.app.api.measured import paths_of
 from kerncast.app.api.on_ray import HERE, Cluster, spread_over
@@ -19,7 +21,7 @@ from kerncast.evaluating.budget import budget_curves
 from kerncast.evaluating.evaluation import Evaluation
 from kerncast.evaluating.evaluation import evaluate as run
 from kerncast.evaluating.off_grid import off_grid as held_out_by_kind
-from kerncast.evaluating.predictions import write_evaluated
+from kerncast.evaluating.predictions import write_predictions
 from kerncast.evaluating.report import check_can_report, write_report
 from kerncast.evaluating.seeds import seed_lines
 from kerncast.evaluating.solutions import read_solutions, score_solutions
@@ -68,7 +70,7 @@ def evaluate(
         int, Help("How many of the worst choices and of the worst predictions to list.", metavar="N", least=0)
     ] = 10,
     save_predictions: Annotated[
-        str | Path | None, Help("Write one row per vector; `kerncast compare` takes two such files.", metavar="PARQUET")
+        str | Path | None, Help("Write one row per vector, with its prediction.", metavar="PARQUET")
     ] = None,
     threads: Annotated[int, Help("Threads to refit with. [default: all cores]", least=0)] = 0,
     tiers: Annotated[bool, Help("Do not score and time the quick tiers of `kerncast select`.")] = True,
@@ -124,7 +126,7 @@ def evaluate(
 def write_files(found: Evaluation, model: Model, report: Path | None, save_predictions: Path | None, show: Progress) -> None:
     """Write the files that the caller asked for."""
     if save_predictions is not None:
-        write_evaluated(save_predictions, found)
+        write_predictions(save_predictions, pl.concat([found.rows, found.failures], how="diagonal"))  # failures last
     if report is not None:
         show.stage(f"writing {report}")
         write_report(found, model, report)

@@ -19,14 +19,12 @@ from kerncast.evaluating.text import verdict_blocks
 def command(call: Call, *, strict: Annotated[bool, Help("Exit 1 on AMBIGUOUS too.")] = False, as_json: Json = False) -> None:
     """Is the new model safe to ship? BETTER, SAME, WORSE (exit 1) or AMBIGUOUS, with reasons.
 
-    The models are compared problem by problem, on problems that neither was trained on. OLD and NEW may also be two files
-    that `kerncast evaluate --save-predictions` wrote, without a dataset: only problems that are in both count.
+    The models are compared problem by problem, on problems that neither was trained on.
 
     \b
     kerncast compare model model2 held_out
     kerncast compare model model2 held_out --tier tree
     kerncast compare model model2 held_out --strict --max-p10 1 --json
-    kerncast compare old.parquet new.parquet
     """
     place = call["save_predictions"] and Path(call["save_predictions"])
     check_place("save_predictions", place)
