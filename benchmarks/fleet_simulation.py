@@ -30,13 +30,11 @@ from kerncast.data.dataset import Dataset
 from kerncast.data.schema import with_optional
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
-from kerncast.measuring.collection import Collection
-from kerncast.measuring.fleet.fleet import DEPTH, LINGER_SECONDS, MOST_LINGER_SECONDS, Fleet
-from kerncast.measuring.fleet.lane import Lane, Slot
-from kerncast.measuring.fleet.letters import Measured, news_of, packed
-from kerncast.measuring.labels import Labels
+from kerncast.measuring.collection import Collection, Request
+from kerncast.measuring.fleet.node import Measured, news_of, packed
+from kerncast.measuring.fleet.scheduling import DEPTH, LINGER_SECONDS, MOST_LINGER_SECONDS, Fleet, Lane, Slot
+from kerncast.measuring.known import Labels
 from kerncast.measuring.messages import Ready, Result
-from kerncast.measuring.request import Request
 from kerncast.testing.faults import Sleeping
 
 BENCHMARK = Benchmark(__file__, "Measuring", "From one card to 512: a simulated fleet with the costs of the real driver")

@@ -32,8 +32,7 @@ from kerncast.data import journal as journals
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.measuring.journal import Journal
-from kerncast.measuring.known import digest
-from kerncast.measuring.labels import DONE, DOUBTFUL, Labels
+from kerncast.measuring.known import DONE, DOUBTFUL, Labels, digest
 
 BENCHMARK = Benchmark(__file__, "Measuring", "Limits: memory, stopping, and the estimate of a dry run")
 ROWS = 1_000_000
@@ -42,7 +41,7 @@ JOURNAL_ROWS = 3_000_000
 HALVES = ("problem", "config")
 COMPACT = """
 import sys
-from kerncast.measuring.compact import compact
+from kerncast.measuring.journal import compact
 from kerncast.measuring.messages import Ready
 from kerncast.data import Dataset
 from kerncast.library.declared.family_file import family_named

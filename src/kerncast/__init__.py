@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from kerncast.app.api.train import train
     from kerncast.data.dataset import Dataset
     from kerncast.evaluating.compare import Limits
-    from kerncast.measuring.plan import Measuring
-    from kerncast.measuring.request import Extent
+    from kerncast.measuring.plan import Extent, Measuring
     from kerncast.models.model import Model
     from kerncast.models.store.store import Store
 
@@ -38,7 +37,7 @@ ERRORS = ("BadFile", "CannotWrite", "InvalidValue", "KerncastError", "NotFound")
 _HOMES = {
     "Cluster": "kerncast.app.api.on_ray",
     "Dataset": "kerncast.data.dataset",
-    "Extent": "kerncast.measuring.request",
+    "Extent": "kerncast.measuring.plan",
     "Limits": "kerncast.evaluating.compare",
     "Measuring": "kerncast.measuring.plan",
     "Model": "kerncast.app.api.open",

@@ -19,11 +19,10 @@ from kerncast.errors import BadFile, InvalidValue
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.measuring.collection import Collection
-from kerncast.measuring.compact import compact
-from kerncast.measuring.journal import Journal
+from kerncast.measuring.journal import Journal, compact
 from kerncast.measuring.messages import Item, Policy, Ready, Result
 from kerncast.measuring.run import Request, collect, locked
-from kerncast.measuring.stopping import DeviceLost
+from kerncast.measuring.scheduling import DeviceLost
 from kerncast.testing.backends import QUICK, BackendContract
 
 TRITON = family_named("gemm/triton")
@@ -185,7 +184,7 @@ def test_the_last_record_of_a_key_counts(tmp_path):
 
 def test_a_long_journal_becomes_several_parts_and_a_crash_between_them_doubles_nothing(tmp_path, monkeypatch):
     """Rows are written part by part, a raced label in its place, and what is there is not written again."""
-    monkeypatch.setattr("kerncast.measuring.compact.PART_ROWS", 4)
+    monkeypatch.setattr("kerncast.measuring.journal.PART_ROWS", 4)
     monkeypatch.setattr("kerncast.data.journal.BATCH", 2)
     dataset = Dataset.create(tmp_path / "d", journal=False)
     rows = vectors(10).with_columns(device=pl.lit("d"))

@@ -8,9 +8,8 @@ from kerncast.data import Dataset
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.measuring import active, estimate
-from kerncast.measuring.collection import Collection
+from kerncast.measuring.collection import Collection, Request
 from kerncast.measuring.plan import planned
-from kerncast.measuring.request import Request
 from kerncast.measuring.sweeping import sweep as sweeps
 from kerncast.testing.backends import QUICK
 

@@ -21,17 +21,17 @@ from kerncast.data.manifest import record_of
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
-from kerncast.measuring.fleet.lane import Lane, Slot, kind_of
-from kerncast.measuring.fleet.letters import release
+from kerncast.measuring.collection import Request
+from kerncast.measuring.fleet.node import release
+from kerncast.measuring.fleet.scheduling import Lane, Slot, kind_of
 from kerncast.measuring.messages import Ready
-from kerncast.measuring.request import Request
-from kerncast.measuring.stopping import DeviceLost
+from kerncast.measuring.scheduling import DeviceLost
 from kerncast.testing.backends import vector_texts
 from kerncast.testing.faults import FAULTY, OUTCOMES, plan, telling_ns
 
 pytest.importorskip("ray", reason="needs ray")
 
-from kerncast.measuring.fleet.roster import Company, Roster, _Place
+from kerncast.measuring.fleet.discovery import Company, Roster, _Place
 from kerncast.measuring.fleet.run import _Part, _Run
 
 TRITON = family_named("gemm/triton")
@@ -155,7 +155,7 @@ def test_another_version_and_another_resource_are_refused(cluster, tmp_path, mon
     wanted = {"cluster": kerncast.Cluster("ray", cluster.address), "out": tmp_path / "d", **SWEEP}
     with pytest.raises(InvalidValue, match=r"has the resource cards \(they have .*card.*`resource`"):
         kerncast.collect(TRITON, measuring=kerncast.Measuring(FAULTY, resource="cards"), **wanted)
-    monkeypatch.setattr("kerncast.measuring.fleet.roster.release", lambda: "0.0.9 (0123)")
+    monkeypatch.setattr("kerncast.measuring.fleet.discovery.release", lambda: "0.0.9 (0123)")
     with pytest.raises(DeviceLost) as refused:
         kerncast.collect(TRITON, measuring=kerncast.Measuring(FAULTY, resource="card"), **wanted)
     assert f"it has kerncast {release()}, and this is 0.0.9 (0123)" in str(refused.value)

@@ -8,8 +8,7 @@ import numpy as np
 import polars as pl
 
 from kerncast.data.journal import Outcome
-from kerncast.measuring.known import FEWEST_WAITING, Known, digest
-from kerncast.measuring.labels import DONE, DOUBTFUL, NEAR, RACED_PER_PROBLEM, UNSURE, Labels
+from kerncast.measuring.known import DONE, DOUBTFUL, FEWEST_WAITING, NEAR, RACED_PER_PROBLEM, UNSURE, Known, Labels, digest
 
 BYTES_PER_VECTOR = 64
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from kerncast.measuring.patience import MOST, SETTLED_NS, Patience, waited_ns
+from kerncast.measuring.process import MOST, SETTLED_NS, Patience, waited_ns
 
 SECOND = 1_000_000_000
 

@@ -7,9 +7,7 @@ import pytest
 
 from kerncast.measuring.backends.contract import Prepared
 from kerncast.measuring.messages import Policy
-from kerncast.measuring.outcomes import result_of
-from kerncast.measuring.pressure import WINDOW_NS, CpuPressure, watch
-from kerncast.measuring.timing import BlockTimer, Sentinel, Timed
+from kerncast.measuring.timing import WINDOW_NS, BlockTimer, CpuPressure, Sentinel, Timed, result_of, watch
 
 
 class Machine:

@@ -6,7 +6,7 @@ notebook is made by the public functions and the command line (`api/showing.py`,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack
 
 
@@ -47,3 +47,13 @@ class Progress:
 
 
 QUIET = Progress()
+
+
+Stop = Callable[[], bool]
+"""Called several times a second: True ends a collection at once; vectors that are being measured get no row. For example,
+`is_set` of a `threading.Event`."""
+
+
+def never() -> bool:
+    """Never ask to stop."""
+    return False

@@ -15,9 +15,8 @@ import polars as pl
 from kerncast.core.arrays import Ints
 from kerncast.core.device import Device
 from kerncast.data import schema
-from kerncast.measuring.collection import Collection
-from kerncast.measuring.crew import Crew
-from kerncast.measuring.request import Active
+from kerncast.measuring.collection import Active, Collection
+from kerncast.measuring.scheduling import Crew
 
 # The first round: the larger of this share and this many vectors per problem, but at most half of the limit.
 FIRST_SHARE = 0.05

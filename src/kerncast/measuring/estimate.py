@@ -25,8 +25,8 @@ from kerncast.core.progress import Facts, Progress
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
 from kerncast.measuring.backends.contract import Backend, Failed, TimesItself
+from kerncast.measuring.collection import Request
 from kerncast.measuring.plan import Planned
-from kerncast.measuring.request import Request
 from kerncast.measuring.run import collect
 
 # The size of a row on disk.

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 
 from kerncast.errors import KerncastError
 from kerncast.library.declared.declaration import declaration_of
-from kerncast.measuring.alike import AlikeFailures
 from kerncast.measuring.backends.memory import worker_share
-from kerncast.measuring.collection import Collection
+from kerncast.measuring.collection import Collection, Request
 from kerncast.measuring.messages import Start
-from kerncast.measuring.request import Request
+from kerncast.measuring.scheduling import AlikeFailures
 from kerncast.measuring.supervisor import Supervisor
 
 

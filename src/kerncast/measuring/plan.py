@@ -21,17 +21,18 @@ from kerncast.core.io.help import Help
 from kerncast.core.io.places import named_values
 from kerncast.core.io.shell import word
 from kerncast.core.op import Family
+from kerncast.core.progress import Stop, never
 from kerncast.data.schema import Status
 from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.library import devices as profiles
 from kerncast.library.problems import named_sets, parse_vary
 from kerncast.library.problems.axes import sizes
-from kerncast.measuring.alike import LIMIT
 from kerncast.measuring.backends import backend_for, backend_that_runs, get_backend
 from kerncast.measuring.backends.command import CommandBackend
 from kerncast.measuring.backends.command.benchmark import Benchmark, load, shipped_for
 from kerncast.measuring.backends.contract import Backend, TimesItself
 from kerncast.measuring.messages import Policy
+from kerncast.measuring.scheduling import LIMIT
 from kerncast.measuring.sweeping import SuiteSweep, Sweep, Vectors, open_sweep, parse_selection
 
 Source: TypeAlias = Sweep | SuiteSweep | Vectors
@@ -167,6 +168,35 @@ class Measuring:
             ceiling = int(self.deadline * 1e9)
             changes |= {"deadline_ceiling_ns": ceiling, "deadline_floor_ns": min(ceiling, Policy().deadline_floor_ns)}
         return Policy(**changes)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of it one call measures, and when it ends."""
+
+    budget: Annotated[
+        str | float | None, Help("Stop after this long, from the start of the command: 90s, 10m, 1h.", metavar="TIME")
+    ] = None
+    max_vectors: Annotated[int | None, Help("Measure N vectors in total, spread over all problems.", metavar="N", least=1)] = (
+        None
+    )
+    active: Annotated[
+        bool, Help("Within `budget` or `max_vectors`, measure next the fast configs that a model is least sure about.")
+    ] = False
+    resume: Annotated[
+        bool, Help("Measure what a dataset lacks, finished or not. (An unfinished one continues without it.)")
+    ] = False
+    retry_failed: Annotated[
+        bool | str | Sequence[str] | None,
+        Help(
+            "Measure failed vectors of the dataset again: all of them, or those with these statuses: compile_error,crash.",
+            metavar="[STATUS,…]",
+            alone="all",
+            several=False,
+        ),
+    ] = None
+    stop: Stop = never
+    """Asked several times a second; once it is true, the collection ends in about a second."""
 
 
 @dataclass(frozen=True)

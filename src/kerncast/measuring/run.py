@@ -13,22 +13,19 @@ import polars as pl
 from kerncast.core.device import Device
 from kerncast.core.io.atomic import no_space, sweep, write_bytes
 from kerncast.core.io.lock import one_writer
-from kerncast.core.progress import QUIET, Progress
+from kerncast.core.progress import QUIET, Progress, Stop, never
 from kerncast.data import journal as journals
 from kerncast.data.dataset import Dataset
 from kerncast.data.hardware import as_json
 from kerncast.data.schema import with_optional
 from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.measuring.active import measure_rounds
-from kerncast.measuring.collection import Collection
-from kerncast.measuring.compact import compact
-from kerncast.measuring.crew import Crew
+from kerncast.measuring.collection import Active, Collection, Request, Summary
 from kerncast.measuring.here import supervisor_of
-from kerncast.measuring.journal import Refused, Vanished, refused
-from kerncast.measuring.labels import Labels
+from kerncast.measuring.journal import Refused, Vanished, compact, refused
+from kerncast.measuring.known import Labels
 from kerncast.measuring.messages import Ready
-from kerncast.measuring.request import Active, Request, Stop, Summary, never
-from kerncast.measuring.stopping import Abandoned, CannotGoOn
+from kerncast.measuring.scheduling import Abandoned, CannotGoOn, Crew
 
 __all__ = ["Active", "Request", "Stop", "Summary", "collect", "locked", "never"]
 

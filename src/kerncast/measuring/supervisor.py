@@ -21,11 +21,8 @@ from kerncast.core.io.terminal import assignments
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.hardware import Hardware
 from kerncast.errors import KerncastError
-from kerncast.measuring.alike import AlikeFailures
 from kerncast.measuring.backends import get_backend
 from kerncast.measuring.backends.memory import oom_kills, resident_bytes
-from kerncast.measuring.crew import Record, show_result
-from kerncast.measuring.errands import Errand, Errands, Inquiry
 from kerncast.measuring.hardware import capture
 from kerncast.measuring.messages import (
     Broken,
@@ -40,7 +37,17 @@ from kerncast.measuring.messages import (
     Stuck,
 )
 from kerncast.measuring.process import Worker, can_be_read, exit_words, spawn
-from kerncast.measuring.stopping import Abandoned, CannotGoOn, DeviceLost
+from kerncast.measuring.scheduling import (
+    Abandoned,
+    AlikeFailures,
+    CannotGoOn,
+    DeviceLost,
+    Errand,
+    Errands,
+    Inquiry,
+    Record,
+    show_result,
+)
 
 POLL_SECONDS = 0.05
 START_SECONDS = 300.0

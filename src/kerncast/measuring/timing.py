@@ -8,15 +8,93 @@ Noise only makes kernels slower: the label is the median of the samples close to
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kerncast.measuring.backends.contract import Failed, Prepared
-from kerncast.measuring.messages import Policy
-from kerncast.measuring.pressure import CpuPressure, pressed
+from kerncast.errors import KerncastError
+from kerncast.measuring.backends.contract import Failed, Prepared, WrongResult
+from kerncast.measuring.backends.environment import fault_of
+from kerncast.measuring.messages import Policy, Result
+
+# Linux counts pressure in whole scheduler ticks (up to 10 ms) and drops the rest. Read every 2 ms, it alternates between
+# 0 and 1; read every 20 ms or more, it is steady. One read takes 7 us, so this costs nothing.
+WINDOW_NS = 50_000_000
+# The machine is under pressure if a process waited for more than this share of the window. A sample that was off the CPU
+# for the same share counts as pre-empted.
+PRESSED = 0.1
+
+
+class CpuPressure:
+    """The share of the last window in which a process waited for a CPU.
+
+    `read` counts nanoseconds of waiting if Linux reports it (PSI), else nanoseconds of CPU time that other processes
+    took. In the second case `cpus` is the number of CPUs, and CPU time beyond what the kernel's threads leave free
+    counts as waiting.
+    """
+
+    def __init__(
+        self, read: Callable[[], float], cpus: int | None = None, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self.read, self.cpus, self.clock = read, cpus, clock
+        self.began, self.total = clock(), read()
+        self.load = 0.0
+
+    def now(self, threads: int) -> float:
+        """The share in the newest window, for a kernel with `threads` threads."""
+        at = self.clock()
+        if at - self.began >= WINDOW_NS:
+            total = self.read()
+            self.load = (total - self.total) / (at - self.began)
+            self.began, self.total = at, total
+        waiting = self.load if self.cpus is None else self.load + threads - self.cpus
+        return min(1.0, max(0.0, waiting))
+
+
+def pressed(share: float, threads: int) -> bool:
+    """Whether to take a sample again; never if the kernel has more threads than CPUs, because that would not end."""
+    return share > PRESSED and threads <= len(os.sched_getaffinity(0))
+
+
+def watch() -> CpuPressure | None:
+    """The pressure of this machine; None if it cannot be read."""
+    try:
+        return CpuPressure(_waiting_reader())
+    except OSError:  # a kernel without PSI, or with psi=0
+        pass
+    try:
+        return CpuPressure(_others_reader(), os.cpu_count() or 1)
+    except OSError:
+        return None
+
+
+def _waiting_reader() -> Callable[[], float]:
+    fd = os.open("/proc/pressure/cpu", os.O_RDONLY | os.O_CLOEXEC)
+    os.pread(fd, 1, 0)
+
+    def read() -> float:
+        line = os.pread(fd, 256, 0).split(b"\n", 1)[0]  # some avg10=… avg60=… avg300=… total=MICROSECONDS
+        return 1e3 * int(line.rpartition(b"=")[2])
+
+    return read
+
+
+def _others_reader() -> Callable[[], float]:
+    fd = os.open("/proc/stat", os.O_RDONLY | os.O_CLOEXEC)
+    tick_ns = 1e9 / os.sysconf("SC_CLK_TCK")
+
+    def read() -> float:
+        line = os.pread(fd, 256, 0).split(b"\n", 1)[0]  # cpu user nice system idle iowait irq softirq steal …
+        user, nice, system, _, _, *others = (int(part) for part in line.split()[1:9])
+        return (user + nice + system + sum(others)) * tick_ns - time.process_time_ns()
+
+    return read
+
 
 # A sample whose process was off the CPU for more than this share of the time was pre-empted.
 PREEMPTED = 0.1
@@ -187,3 +265,65 @@ class BlockTimer:
                 else:
                     still.append(vector)
             active = still
+
+
+class EnvironmentFault(Exception):
+    """The machine around the kernels failed; the message says how."""
+
+
+def refuse_environment(error: Exception) -> None:
+    """Raise an `EnvironmentFault` if that is why an exception was raised."""
+    fault = fault_of(error)
+    if fault is not None:
+        raise EnvironmentFault(fault) from error
+
+
+def words_of(error: BaseException) -> str:
+    """The message of an exception, after its type unless it can be read alone (that of a KeyError is just a key)."""
+    text, kind = " ".join(str(error).split()), type(error).__name__
+    if text and isinstance(error, Failed | KerncastError):
+        return text[:500]
+    return f"{kind}: {text}"[:500] if text else kind
+
+
+def failure_of(key: str, error: Exception, started: str) -> Result:
+    """The row of a vector that raised an exception."""
+    no_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    status = error.status if isinstance(error, Failed) else "out_of_memory" if no_memory else "launch_error"
+    wrong = error.max_abs_err if isinstance(error, WrongResult) and math.isfinite(error.max_abs_err) else None
+    return Result(key, status, max_abs_err=wrong, started_at=started, error=words_of(error))
+
+
+def result_of(key: str, timed: Timed, timer: BlockTimer, started: str) -> Result:
+    """The row of a timed vector: median and deviation of the accepted samples, mean and spread of all of them."""
+    everything = timed.quiet + timed.disturbed
+    accepted = timed.accepted(timer.policy.close)
+    middle = statistics.median(accepted)
+    return Result(
+        key=key,
+        status="ok",
+        time_ns=middle,
+        time_ns_min=min(everything),
+        time_ns_mean=statistics.fmean(everything),
+        time_ns_std=statistics.stdev(everything) if len(everything) > 1 else None,
+        time_ns_mad=statistics.median(abs(sample - middle) for sample in accepted),
+        samples=len(everything),
+        inner_loops=timed.loops,
+        warmup_ns=float(timed.warmup_ns),
+        compile_ns=timed.prepared_ns,
+        max_abs_err=timed.max_abs_err,
+        label=timed.label,
+        sentinel_ns=statistics.median(timed.sentinels) if any(timed.sentinels) else None,
+        started_at=started,
+        error=None if timer.confirmed(timed) else _crowded_words(timed),
+        disturbed_samples=len(timed.disturbed),
+        unsure=not timer.confirmed(timed) and not timer.given_up(timed),
+    )
+
+
+def _crowded_words(timed: Timed) -> str | None:
+    """The note in a row whose time has too few quiet samples because other processes wanted the CPUs."""
+    if not timed.pressures:
+        return None
+    share = statistics.fmean(timed.pressures)
+    return f"timed under CPU pressure: others wanted the CPUs of its {timed.threads} threads for {share:.0%} of the time"

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kerncast.core.progress import QUIET, Progress
+from kerncast.core.progress import QUIET, Progress, never
 from kerncast.errors import KerncastError
-from kerncast.measuring.request import never
 from kerncast.models.store.store import Store
 from kerncast.regenerating import state as states
 from kerncast.regenerating.loop import Listening, regenerate

@@ -16,7 +16,7 @@ from kerncast.errors import InvalidValue, KerncastError
 from kerncast.learning.tables.table import Table
 from kerncast.library.declared.declaration import Declaration, declaration_of, declared_family
 from kerncast.library.registry import FAMILIES
-from kerncast.measuring.fleet.letters import release
+from kerncast.measuring.fleet.node import release
 from kerncast.training.procedure import Procedure
 from kerncast.training.side_by_side import Fit
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kerncast.core.device import Device
     from kerncast.core.op import Family
     from kerncast.learning.tables.table import Table
-    from kerncast.measuring.request import Worth
+    from kerncast.measuring.collection import Worth
 
 # Successful rows needed before a model is trained.
 FEWEST_ROWS = 20

@@ -15,15 +15,17 @@ from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
 from kerncast.core.io.help import Help
 from kerncast.core.op import Family
-from kerncast.core.progress import Progress
+from kerncast.core.progress import Progress, Stop
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.library import devices as profiles
 from kerncast.library.declared.family_file import SUFFIX, family_with_preset
 from kerncast.library.problems import problem_notes
 from kerncast.measuring.active import MOST_CANDIDATES
+from kerncast.measuring.collection import Active, Request, Summary
 from kerncast.measuring.estimate import Estimate, estimate
 from kerncast.measuring.plan import (
+    Extent,
     Measuring,
     Planned,
     Runner,
@@ -35,7 +37,6 @@ from kerncast.measuring.plan import (
     runner,
     seconds,
 )
-from kerncast.measuring.request import Active, Extent, Request, Stop, Summary
 from kerncast.measuring.run import collect as run
 from kerncast.measuring.sweeping import Vectors
 from kerncast.measuring.sweeping.files import MANIFEST as VECTORS
@@ -197,7 +198,7 @@ def _refuse_early(request: Request, asked: dict[str, Any]) -> None:
 def _on_fleet(
     request: Request, plan: Callable[[Device], Planned], runs: Runner, resource: str | None, show: Progress, stop: Stop
 ) -> list[Collected]:
-    from kerncast.measuring.fleet.roster import CPU, GPU
+    from kerncast.measuring.fleet.discovery import CPU, GPU
     from kerncast.measuring.fleet.run import collect_on_fleet
 
     counted = resource or (CPU if runs.kind.runs_on_cpu else GPU)

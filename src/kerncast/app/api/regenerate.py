@@ -12,10 +12,10 @@ from kerncast.app.api.parameters import Datasets, StoreOf
 from kerncast.app.api.results import assignments
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.io.help import Help
+from kerncast.core.progress import never
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.compare import LIMITS, Limits
 from kerncast.evaluating.unseen import open_all
-from kerncast.measuring.request import never
 from kerncast.models.model import Model
 from kerncast.models.store.store import Store
 from kerncast.regenerating.loop import FamilyOutcome

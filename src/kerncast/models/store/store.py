@@ -25,10 +25,9 @@ from kerncast.core.io.atomic import cannot_write, remove_directory, sync_tree, w
 from kerncast.core.io.lock import one_writer
 from kerncast.core.io.places import data_folder
 from kerncast.core.io.terminal import printable
-from kerncast.core.progress import QUIET, Progress
+from kerncast.core.progress import QUIET, Progress, Stop, never
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library.registry import OPS
-from kerncast.measuring.request import Stop, never
 from kerncast.models import trust as trusting
 from kerncast.models.limits.trained import Coverage
 from kerncast.models.model import Model, is_model

@@ -18,7 +18,7 @@ from kerncast.app.serve import watched
 from kerncast.core.io.help import Help
 from kerncast.core.io.shell import word
 from kerncast.core.progress import Progress
-from kerncast.measuring.request import Summary
+from kerncast.measuring.collection import Summary
 
 
 @verb("collect", collect)

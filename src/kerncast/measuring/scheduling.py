@@ -1,12 +1,50 @@
-"""What a supervisor gives a worker to do, and how it finds out which vector spoils the results of others."""
+"""What measures chunks of vectors besides timing them: what waits, who is to blame, and why a collection stops."""
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from kerncast.measuring.messages import Chunk, Item, Result
+from kerncast.core.progress import Progress
+from kerncast.data import journal as journals
+from kerncast.data.hardware import Hardware
+from kerncast.errors import KerncastError
+from kerncast.measuring.messages import Chunk, Item, Ready, Result
+
+
+class Abandoned(Exception):
+    """The collection was stopped: what is being measured is dropped."""
+
+
+class CannotGoOn(KerncastError):
+    """Something other than a kernel stops the collection: fix it, then resume."""
+
+    rows = 0
+    """Rows that are safe in the dataset."""
+    ended: journals.Ended = "environment"
+    fix = "fix that and run the same command to go on"
+
+    @property
+    def partial(self) -> bool:
+        return self.rows > 0
+
+
+class DeviceLost(CannotGoOn):
+    """No worker can be started any more."""
+
+    ended = "device_lost"
+    fix = "fix the device and run the same command to go on"
+
+
+class FailedAlike(CannotGoOn):
+    """So many vectors in a row failed in the same way that one cause must be behind them."""
+
+    ended = "alike_failures"
+    fix = "fix the cause and run the same command to go on, or keep such rows as failures with `alike_failures=0`"
+
 
 # How a vector that is right alone fails in a process that another one spoiled.
 SPOILED = ("wrong_result", "launch_error")
@@ -132,3 +170,99 @@ class Errands:
             self.one_by_one(inquiry.held, number)
         else:
             self.inquire(inquiry, number)
+
+
+Entry = tuple[Item, Result, int, str]
+"""A vector, how it ended, its chunk and its device."""
+
+LIMIT = 100
+# These two are what a problem that is too large, or a config that the device cannot run, should give.
+EXPECTED = ("ok", "out_of_memory", "unsupported", "invalid")
+CAUSES = {
+    "compile_error": "the compiler, its flags or a missing header",
+    "wrong_result": "the reference result, its tolerance or a broken device",
+    "timeout": "a device that hangs, or a `timeout` that is too short",
+    "not_run": "a program that is not built, or a wrong path",
+}
+OTHER_CAUSE = "the device, its driver or the backend"
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?")
+
+
+class AlikeFailures:
+    """Holds failures back while they are all alike, so that none of them has a row if their cause is a common one."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        """`limit` counts different configs; 0: never."""
+        self.limit = limit
+        self.held: list[Entry] = []
+        self._kind: tuple[str, str] | None = None
+        self._configs: set[tuple[object, ...]] = set()
+
+    def take(self, entry: Entry) -> list[Entry]:
+        """What may be recorded now that this has happened, in order."""
+        if not self.limit:
+            return [entry]
+        item, result = entry[:2]
+        kind = None if result.status in EXPECTED else (result.status, _NUMBERS.sub("#", result.error or ""))
+        if kind is None or kind != self._kind:
+            free = self.release()
+            if kind is None:
+                return [*free, entry]
+            self._kind = kind
+        else:
+            free = []
+        self.held.append(entry)
+        self._configs.add(tuple(item.config.items()))
+        if len(self._configs) >= self.limit:
+            words = f"{result.status}: {result.error}" if result.error else result.status
+            count, self.held = len(self._configs), []
+            raise FailedAlike(
+                f"{count:,} configs in a row failed alike ({words}), so the likely cause is "
+                f"{CAUSES.get(result.status, OTHER_CAUSE)}; none of them got a row"
+            )
+        return free
+
+    def release(self) -> list[Entry]:
+        """Everything that is held back."""
+        free, self.held, self._kind = self.held, [], None
+        self._configs.clear()
+        return free
+
+
+class Crew(Protocol):
+    """Measures chunks on one or more devices, all of one kind."""
+
+    lost: dict[str, str]
+    """Devices that were given up, and why."""
+    unblamed: int
+    """Vectors without a row because their device was lost while they ran."""
+
+    def connect(self) -> Ready:
+        """Start the devices; what the first of them reports identifies the collection."""
+
+    def run(self, chunks: Iterator[Chunk], stop: Callable[[], bool]) -> bool:
+        """Measure all chunks; False when `stop` ended it before they were all handed out."""
+
+    def hardware(self, device: str) -> Hardware:
+        """What the tools of a device's machine say about it."""
+
+    def close(self) -> None:
+        """End every worker, and record what was held back."""
+
+
+class Record(Protocol):
+    """Takes a vector's final status. `overrules`: it replaces an earlier one, even a time."""
+
+    def __call__(self, item: Item, result: Result, block: int, device_index: str, overrules: bool = False) -> None: ...
+
+
+def show_result(progress: Progress, item: Item, result: Result, device: str) -> None:
+    """Show how one vector ended."""
+    progress.result(
+        result.status,
+        device=device,
+        problem=item.problem,
+        time_ns=result.time_ns,
+        samples=result.samples or 0,
+        disturbed=result.disturbed_samples,
+    )

@@ -16,9 +16,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
-from kerncast.measuring.fleet.keeper import Keeper
-from kerncast.measuring.fleet.lane import Kind, Lane, Slot, kind_of
-from kerncast.measuring.fleet.letters import Post, Refused, answer_of, packed, release
+from kerncast.measuring.fleet.node import Keeper, Post, Refused, answer_of, packed, release
+from kerncast.measuring.fleet.scheduling import Kind, Lane, Slot, kind_of
 from kerncast.measuring.messages import Ready
 from kerncast.measuring.supervisor import FAILED_STARTS, START_SECONDS
 
