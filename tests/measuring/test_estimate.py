@@ -7,7 +7,8 @@ import kerncast
 from kerncast.data import Dataset
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
-from kerncast.measuring import active, estimate
+from kerncast.measuring import estimate
+from kerncast.measuring import run as active
 from kerncast.measuring.collection import Collection, Request
 from kerncast.measuring.plan import planned
 from kerncast.measuring.sweeping import sweep as sweeps

@@ -19,15 +19,15 @@ from kerncast.data.importers.recognise import recognised
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.learning.tables.measurements import label_table
 from kerncast.library.problems.tables import is_table
-from kerncast.measuring.sweeping.kernels import (
+from kerncast.measuring.sweeping.selection import (
     DIMENSIONS,
     Kernels,
     has_named_kernels,
     kernels_named,
     read_build,
     read_kernel_list,
+    read_portfolio,
 )
-from kerncast.measuring.sweeping.selection import read_portfolio
 from kerncast.models.given import with_configs
 from kerncast.models.model import Model
 

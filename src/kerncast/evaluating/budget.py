@@ -16,7 +16,7 @@ from kerncast.evaluating.unseen import Paths, folded_for, open_all, recipe_of, t
 from kerncast.learning.scoring.metrics import figure, resampled
 from kerncast.learning.scoring.trials import folds_by_group
 from kerncast.learning.tables.table import Table
-from kerncast.measuring.active import by_turns
+from kerncast.measuring.run import by_turns
 from kerncast.models.model import Model
 from kerncast.training.acquisition import acquisition
 from kerncast.training.procedure import Procedure

@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import structs
 
@@ -21,21 +22,12 @@ from kerncast.core.io.terminal import assignments
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.hardware import Hardware
 from kerncast.errors import KerncastError
+from kerncast.library.declared.declaration import declaration_of
 from kerncast.measuring.backends import get_backend
-from kerncast.measuring.backends.memory import oom_kills, resident_bytes
+from kerncast.measuring.backends.memory import oom_kills, resident_bytes, worker_share
+from kerncast.measuring.collection import Collection, Request
 from kerncast.measuring.hardware import capture
-from kerncast.measuring.messages import (
-    Broken,
-    Chunk,
-    Done,
-    Item,
-    Position,
-    Ready,
-    Reply,
-    Result,
-    Start,
-    Stuck,
-)
+from kerncast.measuring.messages import Broken, Chunk, Done, Item, Position, Ready, Reply, Result, Start, Stuck
 from kerncast.measuring.process import Worker, can_be_read, exit_words, spawn
 from kerncast.measuring.scheduling import (
     Abandoned,
@@ -444,3 +436,47 @@ class Supervisor:
             self._lose(device, f"it does not come up ({why})")
         else:
             self._replace(device, f"it does not come up ({why})")
+
+
+def supervisor_of(request: Request, collection: Collection) -> Supervisor:
+    """The supervisor that measures a collection."""
+    return Supervisor(
+        start=lambda device: start_of(request, device),
+        devices=list(request.devices),
+        record=collection.record,
+        flush=collection.flush,
+        admit=collection.admit,
+        reset=reset_by(request.reset_command),
+        memory_bytes=worker_share(len(request.devices)) if request.memory_bytes is None else request.memory_bytes,
+        alike=AlikeFailures(request.alike_failures),
+        abandoned=collection.abandoned,
+        progress=collection.progress,
+    )
+
+
+def start_of(request: Request, device: str) -> Start:
+    """The first message to a worker of a device."""
+    return Start(
+        request.backend,
+        request.family.id,
+        device,
+        request.policy,
+        request.options,
+        request.build_jobs,
+        declaration_of(request.family),
+    )
+
+
+def reset_by(command: Sequence[str]) -> Callable[[str], None] | None:
+    """What brings a device back, if there is a command for it."""
+    if not command:
+        return None
+
+    def reset(device: str) -> None:
+        argv = [part.replace("{device}", device) for part in command]
+        try:
+            subprocess.run(argv, check=True, capture_output=True, timeout=300)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise KerncastError(f"the reset command {argv} failed ({error})") from error
+
+    return reset

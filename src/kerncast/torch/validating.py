@@ -13,7 +13,7 @@ from kerncast.core.op import Config
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.measuring.backends import backend_that_runs
-from kerncast.measuring.sweeping.offered import offered
+from kerncast.measuring.sweeping.selection import offered
 from kerncast.models.model import Model
 from kerncast.torch import decisions
 from kerncast.torch.asking import in_range

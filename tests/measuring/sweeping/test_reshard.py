@@ -113,7 +113,7 @@ def small_sweep(family=reshard_single, axes=None, **more):
 def test_slices_and_limits_hold_for_generated_sweeps(monkeypatch):
     """Batches or one piece, slices are disjoint and together the sweep, a limit is met exactly, threads multiply it."""
     whole = rows(small_sweep())
-    monkeypatch.setattr("kerncast.measuring.sweeping.suites.BLOCK_ROWS", 500)
+    monkeypatch.setattr("kerncast.measuring.sweeping.sweep.BLOCK_ROWS", 500)
     assert rows(small_sweep()) == whole
     assert len(whole) > 2000
     parts = [rows(small_sweep(part=Slice(index, 3))) for index in (1, 2, 3)]
@@ -139,7 +139,7 @@ def contents(path):
 @pytest.mark.parametrize("file_format", ["parquet", "tt-sweep"])
 def test_a_stopped_generated_sweep_continues_to_the_same_bytes(tmp_path, monkeypatch, file_format):
     """Killed after some files, or with a damaged one, the same command ends in what one run would have written."""
-    monkeypatch.setattr("kerncast.measuring.sweeping.formats.Parquet.rows", 700)
+    monkeypatch.setattr("kerncast.measuring.sweeping.files.Parquet.rows", 700)
     monkeypatch.setattr("kerncast.measuring.sweeping.tt_sweep.TtSweep.rows", 1)
     whole = write_vectors(small_sweep(), tmp_path / "whole", file_format=file_format)
     assert whole.vectors == whole.problems == len(rows(small_sweep()))

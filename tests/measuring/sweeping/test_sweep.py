@@ -35,7 +35,7 @@ from kerncast.measuring.sweeping import (
     vectors_of,
     write_vectors,
 )
-from kerncast.measuring.sweeping.formats import format_named
+from kerncast.measuring.sweeping.files import format_named
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
 A100 = devices.get("a100")

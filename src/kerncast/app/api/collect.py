@@ -21,7 +21,6 @@ from kerncast.errors import InvalidValue
 from kerncast.library import devices as profiles
 from kerncast.library.declared.family_file import SUFFIX, family_with_preset
 from kerncast.library.problems import problem_notes
-from kerncast.measuring.active import MOST_CANDIDATES
 from kerncast.measuring.collection import Active, Request, Summary
 from kerncast.measuring.estimate import Estimate, estimate
 from kerncast.measuring.plan import (
@@ -37,6 +36,7 @@ from kerncast.measuring.plan import (
     runner,
     seconds,
 )
+from kerncast.measuring.run import MOST_CANDIDATES
 from kerncast.measuring.run import collect as run
 from kerncast.measuring.sweeping import Vectors
 from kerncast.measuring.sweeping.files import MANIFEST as VECTORS

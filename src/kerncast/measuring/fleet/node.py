@@ -17,9 +17,8 @@ from kerncast.data.journal import software_text
 from kerncast.errors import InvalidValue
 from kerncast.measuring.backends.memory import worker_share
 from kerncast.measuring.hardware import capture
-from kerncast.measuring.here import reset_by
 from kerncast.measuring.messages import Chunk, Item, Ready, Result, Start
-from kerncast.measuring.supervisor import Supervisor
+from kerncast.measuring.supervisor import Supervisor, reset_by
 from kerncast.measuring.timing import words_of
 from kerncast.version import __version__
 

@@ -23,11 +23,10 @@ from kerncast.measuring.collection import Request, Summary
 from kerncast.measuring.fleet.discovery import Company, Roster, refuse_without
 from kerncast.measuring.fleet.node import Post
 from kerncast.measuring.fleet.scheduling import POLL_SECONDS, Fleet, Kind, Slot
-from kerncast.measuring.here import start_of
 from kerncast.measuring.plan import Planned
 from kerncast.measuring.run import collect
 from kerncast.measuring.scheduling import CannotGoOn, DeviceLost
-from kerncast.measuring.supervisor import TOGETHER_SECONDS
+from kerncast.measuring.supervisor import TOGETHER_SECONDS, start_of
 
 LONGEST_NAME = 60
 

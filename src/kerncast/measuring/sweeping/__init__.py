@@ -11,9 +11,7 @@
 
 from kerncast.measuring.sweeping.files import Summary, Vectors, write_vectors
 from kerncast.measuring.sweeping.selection import Selection, parse_selection
-from kerncast.measuring.sweeping.suites import SuiteSweep, open_sweep
-from kerncast.measuring.sweeping.sweep import Slice, Sweep
-from kerncast.measuring.sweeping.vectors import Vector, vectors_of
+from kerncast.measuring.sweeping.sweep import Slice, SuiteSweep, Sweep, Vector, open_sweep, vectors_of
 
 __all__ = [
     "Selection",

@@ -28,8 +28,10 @@ from kerncast.core.op import Family, hash_key, key_text
 from kerncast.core.parameters import Parameter
 from kerncast.data.schema import column_type
 from kerncast.errors import KerncastError
-from kerncast.measuring.sweeping.vectors import CONFIG, PROBLEM
+from kerncast.library.problems.tables import complete
+from kerncast.measuring.sweeping.selection import Offered
 
+PROBLEM, CONFIG = "problem.", "config."
 BLOCK_ROWS = 131_072
 # Held in small types, 1 or 2 bytes per cell: the largest pool takes some 200 MB. A larger space is walked again
 # for each problem.
@@ -42,6 +44,8 @@ DRAWN_ROWS = 131_072
 KEPT_DRAWN = 8
 # Lists of at least this many configs take a second or more to make: so many of them are kept in the cache.
 KEPT_ROWS, KEPT_FILES = 500_000, 16
+# About as many as NVIDIA's exhaustive list has; how much work a problem is can only be estimated.
+ABOUT = 1_900
 _INDEX = "__config"
 _drawn: list[WalkedPool] = []
 
@@ -330,6 +334,31 @@ class WalkedPool:
         for frame in frames:
             for piece in frame.iter_slices(BLOCK_ROWS):
                 yield _vectors(self.family, problem[[0] * piece.height], piece.rename(lambda name: CONFIG + name))
+
+
+class OfferedPool:
+    """A pool whose configs are asked for, problem by problem."""
+
+    size, checks_problems = ABOUT, True
+
+    def __init__(self, family: Family, device: Device, known: Mapping[str, Any], offer: Offered) -> None:
+        self.family, self.device, self.offer = family, device, offer
+        self._check = check_of(family, known, whole=True)
+
+    def _pool(self, problem: Mapping[str, Any]) -> ListedPool:
+        frame = pl.DataFrame(self.offer.configs(problem, self.device), infer_schema_length=None)
+        whole = complete(self.family.config, frame, "Inductor", strict=False)
+        return ListedPool(self.family, compact(self.family, whole), self._check)
+
+    def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Ints:
+        """How many configs each problem allows, counting no further than `at_most`."""
+        pools = zip(problems.iter_rows(named=True), problems.iter_slices(1), strict=True)
+        return np.array([self._pool(row).counts(piece, at_most, seed)[0] for row, piece in pools], dtype=np.int64)
+
+    def blocks(self, problems: pl.DataFrame, take: Ints | None, seed: int) -> Iterator[pl.DataFrame]:
+        """The vectors, problem after problem."""
+        for index, row in enumerate(problems.iter_rows(named=True)):
+            yield from self._pool(row).blocks(problems[[index]], None if take is None else take[index : index + 1], seed)
 
 
 def _width(rows: int) -> int:

@@ -23,9 +23,9 @@ from kerncast.data.importers.tt_sweep.vectors import problem_of
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library.ops.ttnn import TILE
 from kerncast.library.registry import FAMILIES
-from kerncast.measuring.sweeping.formats import Format, refuse, vector_columns
+from kerncast.measuring.sweeping.files import Format, refuse, vector_columns
+from kerncast.measuring.sweeping.pool import PROBLEM
 from kerncast.measuring.sweeping.tt_vectors import DTYPES, MODULES
-from kerncast.measuring.sweeping.vectors import PROBLEM
 
 FOLDER = "vectors_export"
 MODULE = "data_movement.reshard.reshard"

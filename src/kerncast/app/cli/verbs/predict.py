@@ -35,7 +35,7 @@ from kerncast.core.op import Family
 from kerncast.core.space import Value
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library.registry import OPS
-from kerncast.measuring.sweeping.kernels import Named, reader
+from kerncast.measuring.sweeping.selection import Named, reader
 from kerncast.models.answer import Answer, without_choice
 from kerncast.models.model import Model, is_model
 from kerncast.models.statuses import Answered
