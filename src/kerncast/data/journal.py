@@ -1,7 +1,7 @@
 """The journal of a collection: append-only, one checked line per result; what an ended collection leaves behind.
 
 A line is the CRC-32 of the rest in hexadecimal, a space, and JSON. The first line says what began it. A torn
-tail (the last line, cut by a crash) is left out; a bad line anywhere else is damage and is refused. `collecting/journal.py`
+tail (the last line, cut by a crash) is left out; a bad line anywhere else is damage and is refused. `measuring/journal.py`
 writes it. Its records are rows of the dataset from the first one on, whether or not the collection was finished.
 """
 

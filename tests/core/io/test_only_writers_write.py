@@ -103,7 +103,7 @@ def test_every_file_that_writes_a_text_is_known():
         "learning/learners/gbdt.py",  # LightGBM's own text, compressed
         "training/ck_forests.py",  # LightGBM's own text, compressed
         "measuring/sweeping/tt_sweep.py",  # JSON, suite by suite
-        "measuring/sweeping/formats.py",  # JSON, line by line
+        "measuring/sweeping/files.py",  # JSON, line by line
         "measuring/backends/command/__init__.py",  # JSON
         "measuring/backends/opencl/__init__.py",  # the path of a driver, for OpenCL's loader
         "data/exporters/selected.py",  # JSON
