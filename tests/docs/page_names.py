@@ -69,6 +69,8 @@ _INLINE = re.compile(r"`([^`]+)`")
 _DOTTED = re.compile(rf"(?<![\w./-])({'|'.join(ROOTS)})((?:\.[A-Za-z_]\w*)+)(?![\w/-])")
 # The ends of files that are called like a root, and what an answer of exported C and C++ has beside those of Python.
 _OTHERS = {"c", "h", "hpp", "in", "json", "kcb", "pc", "py", "toml", "message"}
+# Groups of entry points, which are no modules.
+_GROUPS = {f"kerncast.{name}" for name in ("backends", "exporters", "families", "importers", "learners", "ops", "problems")}
 _AUTO = re.compile(r"^\.\. auto(?:class|function|module):: (\S+)(?:\n +:members:(.*))?", re.M)
 _STARTED = re.compile(r"-m (kerncast(?:\.\w+)*)")
 
@@ -78,7 +80,8 @@ def wrong_names(text: str) -> Iterator[tuple[int, str]]:
     prose = without_blocks(text)
     for code in _INLINE.finditer(prose):
         for found in _DOTTED.finditer(code[1]):
-            if found[2].rpartition(".")[2] not in _OTHERS and not resolved(found[0])[0]:
+            known = found[0] in _GROUPS or found[2].rpartition(".")[2] in _OTHERS
+            if not known and not resolved(found[0])[0]:
                 yield prose.count("\n", 0, code.start(1) + found.start()) + 1, found[0]
     names = Names()
     for block in blocks_of(text):

@@ -40,7 +40,7 @@ NAMES = [path.name for path in PAGES]
 README, *DOCS = PAGES
 INSTALL = "$ pip install "
 # The first pages of a new reader. What other pages show takes minutes to run.
-FIRST = {"quickstart.md", "tutorial.md", "predicting.md", "training.md", "exporting.md"}
+FIRST = {"quickstart.md", "predicting.md", "training.md", "exporting.md"}
 RUN = [pytest.param(path, marks=[] if path.name in FIRST else [pytest.mark.needs("a second stage")]) for path in DOCS]
 
 

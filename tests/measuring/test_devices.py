@@ -178,7 +178,7 @@ def test_kernels_that_break_the_contract_are_blamed_for_what_they_did(odd):
 
 def test_the_backend_in_the_documentation_works_as_it_stands(tmp_path, monkeypatch):
     """It is taken from the page."""
-    page = (Path(__file__).parents[2] / "docs" / "collecting.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
     (tmp_path / "documented_backend.py").write_text(re.search(r"```python\n(.*?class Mine.*?)```", page, re.S)[1])
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -78,7 +78,7 @@ def read_overrides(source: Overrides | Mapping[str, Any] | str | Path) -> Overri
         raise NotFound(f"cannot read {source} ({error.strerror}): `overrides` is a TOML file") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         what = "the overrides" if isinstance(source, Mapping) else str(source)
-        form = "they have the keys available, deny and [[pin]] with problem and label (docs/overrides.md)"
+        form = "they have the keys available, deny and [[pin]] with problem and label (docs/selecting.md)"
         raise BadFile(f"{what}: {key_rule(error)}; {form}") from error
 
 
