@@ -252,8 +252,8 @@ def c_answers(subject: str, asked: Sequence[str], folder: Path) -> Iterator[Any]
 
 
 def blob_answers(exported: Any, model: Any, asked: Sequence[str]) -> Iterator[Any]:
-    from kerncast.native.blob.binding import BlobBinding, compiled_runtime
-    from kerncast.native.encoding import encode
+    from kerncast.native import encode
+    from kerncast.native.blob.runtime import BlobBinding, compiled_runtime
 
     library = compiled_runtime()
     assert library is not None, "there is no C compiler: install gcc"

@@ -38,8 +38,7 @@ from kerncast.native.tiers.build import samples_for
 from kerncast.native.tiers.contents import COMPARING, COMPARING_FIRST
 from kerncast.native.tiers.distill import Distilled, Ground, best_compared, distill_from, evaluate
 from kerncast.native.tiers.portfolio import choose_portfolio
-from kerncast.native.tiers.problem_sampling import draw_problems
-from kerncast.native.tiers.small_forest import compact_forest, forest_scores
+from kerncast.native.tiers.teaching import compact_forest, draw_problems, forest_scores
 from kerncast.training.procedure import Procedure, Recipe
 
 Floats = npt.NDArray[np.float64]

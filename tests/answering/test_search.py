@@ -7,7 +7,7 @@ import pytest
 from tests.support.needs import require
 
 from kerncast.answering.search import STRATEGIES, Search, measure, search
-from kerncast.answering.search.ground import Ground
+from kerncast.answering.search.space import Ground
 from kerncast.core.op import Config, Problem
 from kerncast.data import Dataset
 from kerncast.data.importers import Options, import_files
@@ -143,7 +143,7 @@ def test_a_problem_outside_the_trained_range_is_said_in_words(model):
 
 def test_a_count_that_was_cut_short_is_a_lower_bound(model, problem, monkeypatch):
     """`of at least`, and no share of it."""
-    monkeypatch.setattr("kerncast.answering.search.ground.COUNTED", 10)
+    monkeypatch.setattr("kerncast.answering.search.space.COUNTED", 10)
     found = search(model, problem, "random", budget=5)
     assert not found.exact
     assert found.seen.startswith("5 of at least ")

@@ -11,7 +11,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from kerncast.answering.explain import explain
-from kerncast.answering.exporters.sizes import tier_bytes
+from kerncast.answering.exporters.golden import tier_bytes
 from kerncast.answering.selector import Selector
 from kerncast.core.op import Problem
 from kerncast.core.progress import Progress
@@ -142,8 +142,8 @@ def test_where_nothing_can_be_compiled_or_kept_lightgbm_answers(model, tiers, mo
     def refuse(*args, **more):
         raise CannotCompile("no")
 
-    monkeypatch.setattr("kerncast.native.loading.compiled", refuse)
-    monkeypatch.setattr("kerncast.native.loading.kept", lambda identity, flags: None)
+    monkeypatch.setattr("kerncast.native.build.compiled", refuse)
+    monkeypatch.setattr("kerncast.native.build.kept", lambda identity, flags: None)
     said = []
 
     class Heard(Progress):

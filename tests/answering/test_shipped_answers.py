@@ -7,8 +7,8 @@ import pytest
 from example_configs import LLAMA_8B
 
 import kerncast
-from kerncast.answering.finding import Address, in_store
 from kerncast.answering.query import Query
+from kerncast.answering.routes import Address, in_store
 from kerncast.app.api.predict import predict_everywhere
 from kerncast.errors import NotFound
 from kerncast.estimating.calls import COLLECTIVES

@@ -10,8 +10,7 @@ from kerncast.core.parameters import Bool, Categorical, Choice, Int, JsonField
 from kerncast.core.space import Space
 from kerncast.models.statuses import C_STATUSES
 from kerncast.native.header import enumerations
-from kerncast.native.query import query_source
-from kerncast.native.request import Identity
+from kerncast.native.query import Identity, query_source
 from kerncast.testing.exported import LEVEL
 
 HERE = Path(__file__).parent

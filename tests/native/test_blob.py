@@ -10,10 +10,10 @@ import pytest
 from kerncast.answering.exporters.golden import golden_vectors
 from kerncast.core.expr import Program, Symbol, Table, lookup, meaning, symbol
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.native.blob import bytecode, container
-from kerncast.native.blob.binding import BlobBinding, compiled_runtime
-from kerncast.native.blob.bytecode import OPERATIONS, Programs, places_of
-from kerncast.native.blob.runtime import OPERANDS, runtime_header, runtime_source
+from kerncast.native.blob import container
+from kerncast.native.blob import container as bytecode
+from kerncast.native.blob.container import OPERATIONS, Programs, places_of
+from kerncast.native.blob.runtime import OPERANDS, BlobBinding, compiled_runtime, runtime_header, runtime_source
 from kerncast.native.blob.sections import blob
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, build_tiers, tiers_named

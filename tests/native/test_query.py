@@ -14,8 +14,7 @@ from kerncast.core.parameters import Bool
 from kerncast.core.space import Space
 from kerncast.errors import InvalidValue
 from kerncast.library.registry import FAMILIES
-from kerncast.native.query import query_source
-from kerncast.native.request import Identity
+from kerncast.native.query import Identity, query_source
 from kerncast.testing.exported import COMPILERS, EACH_COMPILER
 from kerncast.testing.repeats import repeats
 

@@ -11,7 +11,7 @@ import msgspec
 import polars as pl
 
 import kerncast
-from kerncast.answering.choice_cache import ChoiceCache
+from kerncast.answering.measure import ChoiceCache
 from kerncast.core.op import Config, Problem
 from kerncast.core.progress import Progress
 from kerncast.evaluating.predictions import write_predictions

@@ -22,7 +22,7 @@ from tests.support.artefacts import SHAPE, collection_request, swept, trained_mo
 from tests.support.damaging import Counts, Subject, Use, damaged
 
 import kerncast
-from kerncast.answering.choice_cache import ChoiceCache
+from kerncast.answering.measure import ChoiceCache
 from kerncast.answering.selector import Selector
 from kerncast.core.op import Problem
 from kerncast.data.dataset import Dataset

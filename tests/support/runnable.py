@@ -23,7 +23,7 @@ from kerncast.data.dataset import record_of
 from kerncast.learning.tables.feature_rows import Featurizer
 from kerncast.models.answer import Answer
 from kerncast.models.model import Model
-from kerncast.native.tiers.problem_sampling import allowed_problems
+from kerncast.native.tiers.teaching import allowed_problems
 
 # Everything is known about this device, so every rule and every feature of every family can be computed.
 DEVICE = Device(

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 import kerncast
-from kerncast.answering.problem_files import read_problem_file
+from kerncast.answering.inputs import read_problem_file
 from kerncast.core.op import Problem
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library.ops.gemm import gemm

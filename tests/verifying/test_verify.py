@@ -198,7 +198,7 @@ def test_nothing_of_the_artefact_is_run_and_links_are_not_followed(copy, tmp_pat
     """No process is started, no code is loaded, whatever the folder holds; a pipe does not hang, a link does not lead away."""
     import subprocess
 
-    from kerncast.native import loading
+    from kerncast.native import build as loading
 
     def never(*args, **options):
         raise AssertionError("something was run")

@@ -13,8 +13,8 @@ from kerncast.models.tier import Tier
 
 def compiled_bests(model: Model) -> Bests | None:
     """What finds the best candidates of a model; None if it cannot be compiled here, or is not trusted."""
-    from kerncast.answering.native import NativeAnswerer
     from kerncast.answering.selector import Selector
+    from kerncast.answering.tiered import NativeAnswerer
     from kerncast.native.tiers.build import plain_tiers
 
     if model.given is not None or len(model.manifest.devices) > 1:

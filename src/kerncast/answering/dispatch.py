@@ -18,8 +18,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Protocol
 
-from kerncast.answering.choice_cache import ChoiceCache
-from kerncast.answering.measure import measure_top
+from kerncast.answering.measure import ChoiceCache, measure_top
 from kerncast.core.arrays import Array
 from kerncast.core.op import Config, Family, Problem
 from kerncast.errors import InvalidValue, NotFound

@@ -19,16 +19,16 @@ from kerncast.models.model import Model
 from kerncast.models.problem_frames import bare
 from kerncast.models.tier import ALONE, CHOOSING, Tier
 from kerncast.native.binding import Binding
+from kerncast.native.build import NotTrusted, load
 from kerncast.native.c99 import NotInC
 from kerncast.native.header import MOST_PINS
-from kerncast.native.loading import NotTrusted, load
 from kerncast.native.lower import Artefact, lower
 from kerncast.native.overrides import Decided, Overrides, decide
 from kerncast.native.tiers.build import TierOptions, plain_tiers, tiers_named
 from kerncast.native.tiers.contents import Tiers
 
 if TYPE_CHECKING:
-    from kerncast.answering.offering import Configs
+    from kerncast.answering.inputs import Configs
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class SelectorParts:
     ) -> SelectorParts:
         """With `configs`, these are chosen from, and there are no tiers of them."""
         if configs is not None:
-            from kerncast.answering.offering import offering
+            from kerncast.answering.inputs import offering
 
             model = offering(model, configs, progress=progress)
             tiers = plain_tiers(model)

@@ -22,8 +22,7 @@ from kerncast.models.limits.trained import Coverage
 from kerncast.models.products import Product
 from kerncast.models.statuses import Answered
 from kerncast.models.tier import CHOOSING
-from kerncast.native.query import one_of, rule_of
-from kerncast.native.request import Node, request_tree, sameness
+from kerncast.native.query import Node, one_of, request_tree, rule_of, sameness
 
 Reply = dict[str, Any]
 Path = tuple[int, ...]

@@ -13,10 +13,9 @@ import polars as pl
 
 from kerncast.answering import compiled as compiled
 from kerncast.answering.measure import MOST_CONTENDERS, contenders, measure_top
-from kerncast.answering.native import NativeAnswerer
 from kerncast.answering.preparing import SelectorParts, listed, named_tier
-from kerncast.answering.replies import answer_text
-from kerncast.answering.tiered import TieredAnswerer
+from kerncast.answering.query import answer_text
+from kerncast.answering.tiered import NativeAnswerer, TieredAnswerer
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.device import Device
 from kerncast.core.io.terminal import printable
@@ -36,10 +35,10 @@ from kerncast.native.tiers.contents import Tiers
 
 if TYPE_CHECKING:  # they import this module
     from kerncast.answering.explain import Explanation
-    from kerncast.answering.offering import Configs
+    from kerncast.answering.inputs import Configs
     from kerncast.answering.search import Search
     from kerncast.data.dataset import Dataset
-    from kerncast.native.tiers.portfolio_of import Portfolio
+    from kerncast.native.tiers.portfolio import Portfolio
 
 # Problems in the memo and ways to ask about them, a kilobyte each; a full memo is emptied.
 MOST_REMEMBERED = 50_000
@@ -402,7 +401,7 @@ class Selector:
         build_list: str | Path | None = None,
     ) -> Portfolio:
         """The smallest set of configs of a model or a dataset that is enough: the other kernels need not be built."""
-        from kerncast.native.tiers.portfolio_of import portfolio_of
+        from kerncast.native.tiers.portfolio import portfolio_of
 
         conditions = (where,) if isinstance(where, str) else where
         return portfolio_of(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.answering.exporters.sizes import tier_bytes
+from kerncast.answering.exporters.golden import tier_bytes
 from kerncast.answering.selector import Selector
 from kerncast.core.arrays import Flags, Floats
 from kerncast.core.op import Problem
@@ -16,7 +16,7 @@ from kerncast.evaluating.tier_choices import Tried, tier_choices, tiers_in
 from kerncast.learning.scoring.metrics import figure, resampled
 from kerncast.learning.tables.assess import TRIED_ENOUGH
 from kerncast.models.answer import Tier
-from kerncast.native.tiers.problem_sampling import draw_problems
+from kerncast.native.tiers.teaching import draw_problems
 
 # How many problems are timed, made-up ones in the trained ranges included: enough for a 99th percentile.
 TIMED = 300

@@ -23,17 +23,12 @@ from kerncast.models.limits.widening import ABSENT, WHAT
 from kerncast.models.model import Model
 from kerncast.models.statuses import C_STATUSES
 from kerncast.models.tier import C_TIERS, Tier
-from kerncast.native.c_forest import ForestPlan, at_least_16, forest_plans, values_of_problems
-from kerncast.native.c_learners import written
-from kerncast.native.c_model import CModel, structure
-from kerncast.native.c_spaces import rule_functions, space_tables
-from kerncast.native.c_tree import tree_tables
-from kerncast.native.encoding import MISSING
+from kerncast.native import MISSING, packaged
+from kerncast.native.c_forest import ForestPlan, at_least_16, forest_plans, tree_tables, values_of_problems
+from kerncast.native.c_model import CModel, rule_functions, space_tables, structure, written
 from kerncast.native.header import MOST_PINS
 from kerncast.native.lower import Artefact, encoded
-from kerncast.native.packaged import packaged
-from kerncast.native.query import query_source
-from kerncast.native.request import identity_of
+from kerncast.native.query import identity_of, query_source
 from kerncast.native.tiers.contents import Tiers
 from kerncast.version import __version__
 

@@ -1,4 +1,4 @@
-"""One model as C: its tables and functions, and the constant `kc_this` that names them (`c/model.h`)."""
+"""One model as C: parameters, rules, what is learned, and the constant `kc_this` that names them (`c/model.h`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from kerncast.core.expr import Expr, Table
+from kerncast.core.expr import Expr, Program, Table
 from kerncast.core.expr.to_c import statements
-from kerncast.core.io.c import Sealed, array, define
+from kerncast.core.io.c import Sealed, array, c_integer, c_number, c_string, define, packaged_c
 from kerncast.core.op import Family
+from kerncast.core.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
+from kerncast.core.space import Space
+from kerncast.errors import quoted
+from kerncast.learning.learners.contract import ADD, DENSE, RAW, CScope, CSource, Level, Lines, Network, learn_function
+from kerncast.models.limits.trained import Limit, fact_words
+from kerncast.models.manifest import Fact, Range
+from kerncast.models.rules import Rule
+from kerncast.native import packaged
+from kerncast.native.lower import Artefact
 
 MODEL = "const kc_model *m"
 
@@ -79,3 +88,215 @@ class CModel:
         """The tables, the functions, and the constant that the engine reads."""
         fields = "".join(f"    .{name} = {value},\n" for name, value in self.fields.items())
         return f"{''.join(self.parts)}static const kc_model kc_this = {{\n{fields}}};\n\n"
+
+
+# Characters of a rule in a message of C, which has room for 240 bytes in all.
+LONGEST_RULE = 120
+
+
+def space_tables(artefact: Artefact, out: CModel) -> None:
+    """Every parameter with its rule, the order of reading, the conditions, and the trained ranges."""
+    family = artefact.model.family
+    if any(isinstance(item, Bool) for space in (family.problem, family.config) for item in space.parameters.values()):
+        out.add('static const char *const kc_flags[2] = {"false", "true"};\n')
+    for word, space in (("problem", family.problem), ("config", family.config)):
+        order = [list(space.parameters).index(name) for name in space.reading_order]
+        out.add(_parameter_table(f"kc_{word}_parameters", space) + array("int32_t", f"kc_{word}_order", order))
+        out.add(_applies(f"kc_{word}_applies", space) + _usual(f"kc_{word}_usual", space))
+        out.fields[word] = f"{{kc_{word}_parameters, kc_{word}_order, {len(space.parameters)}}}"
+    out.add(packaged("spaces.c"))
+    # A formula reads parameters by their places, and C has no empty arrays.
+    out.sizes |= {"KC_MOST_PROBLEM": len(family.problem.parameters), "KC_MOST_CONFIG": len(family.config.parameters) + 1}
+    manifest = artefact.model.manifest
+    _hull_table(family.problem, manifest.hull, out)
+    _fact_table(family.problem, manifest.facts, out)
+
+
+def rule_functions(artefact: Artefact, out: CModel) -> None:
+    """Which rule of the op is broken, which of the family for any config, and which by a config."""
+    read = symbol_reader(artefact.model.family)
+    for name, function, rules, of in (
+        ("rules", "kc_broken_rule", artefact.problem_rules, ("p",)),
+        ("family_rules", "kc_unsupported", artefact.unsupported_rules, ("p",)),
+        ("config_rules", "kc_broken_config_rule", artefact.config_rules, ("p", "c")),
+    ):
+        out.rows("char *const", name, (c_string(rule.sentence) for rule in rules), nothing="NULL")
+        out.add(_first_broken(function, rules, read, of))
+
+
+def _first_broken(name: str, rules: list[Rule], read: Callable[[str], str], of: tuple[str, ...]) -> str:
+    """The number of the first rule that a problem (or a problem and a config) breaks, or -1."""
+    outputs = {rule.name: rule.holds for rule in rules}
+    tables, lines = statements(name, outputs, read, lambda place: f"const double r{place}")
+    lines += [f"    if (r{place} == 0.0) return {place};" for place in range(len(rules))]
+    unused = ", ".join(f"(void){item}" for item in ("m", *of))
+    body = "\n".join([f"    {unused};", *lines, "    return -1;"])
+    arguments = ", ".join(["const kc_model *m", *(f"const double *{item}" for item in of)])
+    return f"{tables}static int32_t {name}({arguments}) {{\n{body}\n}}\n"
+
+
+def _parameter(parameter: Parameter, name: str, table: str, rule: str, conditional: bool) -> str:
+    low, high, step, count = 0, 0, 1, 0
+    match parameter:
+        case Int():
+            low, high, step = parameter.low, parameter.high, parameter.step
+        case Bool():
+            low, high = 0, 1
+        case _:
+            count = parameter.size
+    default = parameter.default
+    index = None if default is None else parameter.index(default)
+    otherwise = "KC_MISSING" if index is None else c_integer(parameter.number(index))
+    numbers = ", ".join(c_integer(number) for number in (low, high, step))
+    inactive = c_number(float(parameter.inactive))
+    labels = f"{table}_labels" if isinstance(parameter, Categorical) else "kc_flags" if isinstance(parameter, Bool) else "NULL"
+    return (
+        f"{{{c_string(name)}, {c_string(rule)}, {numbers}, {table if count else 'NULL'}, {count}, {otherwise}, "
+        f"{int(conditional)}, {int(parameter.optional)}, {inactive}, {labels}}}"
+    )
+
+
+def rule_in_message(parameter: Parameter) -> str:
+    """The rule of a parameter, cut so that the message of an answer has room for the value too."""
+    return quoted(parameter.describe(), LONGEST_RULE)
+
+
+def _parameter_table(name: str, space: Space) -> str:
+    text, rows = "", []
+    for place, (own, parameter) in enumerate(space.parameters.items()):
+        if isinstance(parameter, (Categorical, Choice, PowerOfTwo)):
+            text += array("int64_t", f"{name}_{place}", [parameter.number(i) for i in range(parameter.size)])
+        if isinstance(parameter, Categorical):
+            names = ", ".join(c_string(str(parameter.value(i))) for i in range(parameter.size))
+            text += f"static const char *const {name}_{place}_labels[{parameter.size}] = {{{names}}};\n"
+        rows.append("    " + _parameter(parameter, own, f"{name}_{place}", rule_in_message(parameter), own in space.active))
+    if not rows:
+        rows = ['    {"", "", 0, 0, 1, NULL, 0, 0, 0, 0, 0.0, NULL}']
+    body = ",\n".join(rows)
+    return f"{text}static const kc_parameter {name}[{max(1, len(space.parameters))}] = {{\n{body}\n}};\n"
+
+
+def _applies(name: str, space: Space) -> str:
+    """Whether a conditional parameter applies, from the numbers of those before it."""
+    text, cases = _computed(name, space, {item: space.active[item] for item in space.condition_order}, " != 0.0")
+    body = f"    switch (i) {{\n{cases}    default: return 1;\n    }}\n" if cases else "    (void)i, (void)p;\n    return 1;\n"
+    return f"{text}static int {name}(int32_t i, const double *p) {{\n{body}}}\n"
+
+
+def _usual(name: str, space: Space) -> str:
+    """Whether a value of an optional parameter is the usual one, which is read as missing."""
+    programs = {item: program for item, program in space.optional.items() if program is not None}
+    text, cases = _computed(name, space, programs, " == (double)value", ", int64_t value", ", value")
+    body = (
+        f"    switch (i) {{\n{cases}    default: return 0;\n    }}\n"
+        if cases
+        else "    (void)i, (void)p, (void)value;\n    return 0;\n"
+    )
+    return f"{text}static int {name}(int32_t i, const double *p, int64_t value) {{\n{body}}}\n"
+
+
+def _computed(
+    name: str, space: Space, programs: Mapping[str, Program], test: str, declared: str = "", passed: str = ""
+) -> tuple[str, str]:
+    """A function for each parameter that tests the number its program computes, and the cases that call them."""
+    text, cases = "", ""
+    index = list(space.parameters)
+    for parameter, program in programs.items():
+        own = f"{name}_{index.index(parameter)}"
+        tables, lines = statements(
+            own,
+            program.outputs,
+            lambda symbol: f"p[{index.index(symbol.split('.', 1)[1])}]",
+            lambda _: "const double found",
+        )
+        body = "\n".join([*lines, f"    return found{test};"])
+        text += f"{tables}static int {own}(const double *p{declared}) {{\n{body}\n}}\n"
+        cases += f"    case {index.index(parameter)}: return {own}(p{passed});\n"
+    return text, cases
+
+
+def _fact_table(space: Space, facts: dict[str, Fact], out: CModel) -> None:
+    """What the measured values of sizes have in common, in the order in which Python looks at them."""
+    places = list(space.parameters)
+    rows = [
+        f"{{{places.index(name)}, {c_integer(fact.step)}, {c_integer(fact.rest)}, {c_string(fact_words(fact))}}}"
+        for name, fact in facts.items()
+    ]
+    out.rows("kc_fact", "facts", rows, nothing="{0, 1, 0, NULL}")
+    out.fields["fact_count"] = len(rows)
+
+
+def _hull_table(space: Space, hull: dict[str, Range], out: CModel) -> None:
+    rows = []
+    for place, (name, parameter) in enumerate(space.parameters.items()):
+        seen, limit = hull.get(name, Range()), Limit(parameter, hull.get(name))
+        rule, values, count, low, high = limit.words, "NULL", 0, -(2**63) + 1, 2**63 - 1
+        if limit.only_usual:
+            low, high = 1, 0
+        elif seen.labels:
+            codes = [parameter.number(index) for index in map(parameter.index, seen.labels) if index is not None]
+            out.add(array("int64_t", f"kc_hull_{place}", sorted(codes)))
+            values, count = f"kc_hull_{place}", len(codes)
+        elif seen.low is not None and seen.high is not None:
+            low, high = seen.low, seen.high
+        numbers = f"{c_integer(low)}, {c_integer(high)}, 1"
+        rows.append(f"{{{c_string(name)}, {c_string(rule)}, {numbers}, {values}, {count}, 0, 0, 0, 0.0, NULL}}")
+    out.rows("kc_parameter", "hull", rows)
+
+
+LEARNERS = "kerncast.learning.learners"
+BUFFERS = ("in", "a", "b", "d", "raw")
+
+
+def written(lowered: Level | Lines | Network, scope: CScope) -> CSource:
+    """The C of a learner that is lowered."""
+    match lowered:
+        case Level():
+            return CSource(learn_function(f"    raw[0] = {c_number(lowered.value)};\n"))
+        case Lines():
+            return _lines(lowered, scope)
+        case Network():
+            return _network(lowered, scope)
+
+
+def _lines(lines: Lines, scope: CScope) -> CSource:
+    problems = len(scope.family.problem.parameters)
+    text = scope.sealed.array("double", "kc_line_keys", lines.keys.ravel())
+    text += scope.sealed.array("double", "kc_lines", lines.lines.ravel())
+    reads = [f"p[{place}]" if place < problems else f"c[{place - problems}]" for place in lines.reads]
+    body = f"    const double key[{max(1, len(reads))}] = {{{', '.join(reads) or '0'}}};\n"
+    sizes, size = f"{len(lines.keys)}, {len(lines.reads)}", f"v[{scope.values[lines.size]}]"
+    body += f"    raw[0] = kc_encode(kc_line_time(kc_line_keys, kc_lines, {sizes}, key, {size}), v);\n"
+    return CSource(text + packaged_c(LEARNERS, "lines.c") + learn_function(body))
+
+
+def _network(network: Network, scope: CScope) -> CSource:
+    text, width = network.scaling.in_c()
+    text += scope.sealed.array("double", "kc_weights", network.weights)
+    body, widest = [], {0: width}
+    for operation, source, offset, rows, first, bias, columns, rectify, target in network.steps:
+        given, result = BUFFERS[source] + (f" + {offset}" if offset else ""), BUFFERS[target]
+        if operation == DENSE:
+            shift = "NULL" if bias < 0 else f"kc_weights + {bias}"
+            body.append(f"kc_dense({given}, {rows}, kc_weights + {first}, {shift}, {columns}, {rectify}, {result});")
+        else:
+            body.append(f"for (int32_t i = 0; i < {columns}; i++) {result}[i] {'+=' if operation == ADD else '='} {given}[i];")
+        widest[target] = max(widest.get(target, 0), columns)
+    buffers = [f"{BUFFERS[number]}[{size}]" for number, size in sorted(widest.items()) if number != RAW]
+    body = [f"double {', '.join(buffers)};", "kc_scale(x, in);", *body]
+    body.append(f"raw[0] = raw[0] * {c_number(network.spread)} + {c_number(network.middle)};")
+    function = learn_function("".join(f"    {line}\n" for line in body))
+    if network.blend is None:
+        return CSource(text + function)
+    own, other = (c_number(share) for share in network.blend)
+    return CSource(text + function, network.outputs, f"{own} * kc_log_time(raw[0], v) + {other} * raw[1]")
+
+
+def scaling_columns(network: Network) -> tuple[np.ndarray, np.ndarray, list[tuple[int, float]]]:
+    """What a network reads: (feature, in log space), means and deviations; and (feature, code) of each column for a label."""
+    arrays = network.scaling.arrays
+    codes, wide = np.asarray(arrays["codes"]), np.asarray(arrays["wide"])
+    plain, labelled = np.flatnonzero(codes[:, 0] < 0), np.flatnonzero(codes[:, 0] >= 0)
+    coded = [(int(place), float(code)) for place in labelled for code in codes[place][codes[place] >= 0]]
+    spread = np.column_stack([np.asarray(arrays[name])[plain] for name in ("mean", "deviation")])
+    return np.column_stack([plain, wide[plain]]), spread, coded

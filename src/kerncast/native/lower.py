@@ -1,8 +1,8 @@
-"""From a model and its tiers to the parts of an artefact: programs split by stage, pools, rules, fallbacks."""
+"""From a model and its tiers to the parts of an artefact: programs by stage, pools, rules, forests, fallbacks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,17 +10,181 @@ import numpy as np
 import polars as pl
 
 from kerncast.core.arrays import Floats, Ints
-from kerncast.core.expr import Expr
+from kerncast.core.expr import Expr, Program, Symbol, symbol
+from kerncast.core.expr.nodes import Table as ConstantTable
+from kerncast.core.expr.nodes import node, table_lookup, topological
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import Boosted, Lowered
+from kerncast.learning.learners.trees import Tree
 from kerncast.models.candidates import library_rows, refuse_no_candidates
 from kerncast.models.limits.configs import Reach
 from kerncast.models.model import Model
 from kerncast.models.rules import Rule, model_rules, namespaces
 from kerncast.models.tier import ALONE, CHOOSING, Tier, named_tiers
-from kerncast.native.forest import Forests
 from kerncast.native.overrides import Decided
 from kerncast.native.tiers.contents import UNSURE, Tiers
+
+PROBLEM, CONFIG = 1, 2
+_SIDE = {"p": PROBLEM, "c": CONFIG}
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Outputs by what they read. Mixed ones read `s.*` and `t.*`: the largest parts that only one side decides."""
+
+    problem: dict[str, Expr]
+    config: dict[str, Expr]
+    mixed: dict[str, Expr]
+    problem_parts: dict[str, Expr]
+    """`s.0`, `s.1` …: expressions over `p.*`."""
+    config_parts: dict[str, Expr]
+    """`t.0`, `t.1` …: expressions over `c.*`."""
+
+
+def cut(outputs: Mapping[str, Expr]) -> Stages:
+    """Split a program's outputs; hardware numbers must be bound already."""
+    side: dict[bytes, int] = {}
+    rebuilt: dict[bytes, Expr] = {}
+    parts: dict[int, dict[str, Expr]] = {PROBLEM: {}, CONFIG: {}}
+    named: dict[bytes, Expr] = {}
+
+    def part(expr: Expr) -> Expr:
+        """A one-sided subexpression as an operand of a mixed one: its own symbol, unless it is a constant."""
+        own = side[expr.digest]
+        if own == 0:
+            return expr
+        if own == PROBLEM | CONFIG:
+            return rebuilt[expr.digest]
+        if expr.digest not in named:
+            name = f"{'s' if own == PROBLEM else 't'}.{len(parts[own])}"
+            parts[own][name] = expr
+            named[expr.digest] = symbol(Symbol(name))
+        return named[expr.digest]
+
+    for expr in topological(list(outputs.values())):
+        if isinstance(expr.payload, Symbol):
+            side[expr.digest] = _SIDE[expr.payload.name.split(".")[0]]
+            continue
+        sides = 0
+        for arg in expr.args:
+            sides |= side[arg.digest]
+        side[expr.digest] = sides
+        if sides == PROBLEM | CONFIG:
+            args = [part(arg) for arg in expr.args]
+            table = isinstance(expr.payload, ConstantTable)
+            rebuilt[expr.digest] = table_lookup(expr.payload, args) if table else node(expr.kind, *args)  # type: ignore[arg-type]
+    by_side: dict[int, dict[str, Expr]] = {0: {}, PROBLEM: {}, CONFIG: {}, PROBLEM | CONFIG: {}}
+    for name, expr in outputs.items():
+        own = side[expr.digest]
+        by_side[own][name] = rebuilt[expr.digest] if own == PROBLEM | CONFIG else expr
+    # What depends on nothing is computed with the problem.
+    return Stages({**by_side[0], **by_side[PROBLEM]}, by_side[CONFIG], by_side[3], parts[PROBLEM], parts[CONFIG])
+
+
+def reads(expr: Expr, prefix: str) -> tuple[str, ...]:
+    """The symbols of one prefix that an expression reads, in order."""
+    names = [item.name for item in Program({"": expr}).symbols if item.name.startswith(f"{prefix}.")]
+    return tuple(sorted(names, key=lambda name: int(name.split(".")[1])))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Mixed outputs that read the same parts of the config."""
+
+    outputs: dict[str, Expr]
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Combinations:
+    """The distinct combinations of some parts among the configs of a pool, and which one each config has."""
+
+    values: Floats
+    """[combinations, parts]"""
+    member: Ints
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Some candidates, in the order of `rows`."""
+
+    rows: Ints
+    """The rows of the model's candidates."""
+    groups: list[Combinations]
+    """In the order of the groups."""
+    static: dict[str, Combinations]
+    """Features of the config alone: their distinct values."""
+
+    @property
+    def words(self) -> int:
+        """64-bit words of a set of configs; if more than one, a multiple of four, as a vector holds four."""
+        words = -(-max(1, len(self.rows)) // 64)
+        return words if words == 1 else -(-words // 4) * 4
+
+
+def group_mixed(stages: Stages) -> list[Group]:
+    """Mixed outputs by the parts that they read, in order of first use."""
+    found: dict[tuple[str, ...], dict[str, Expr]] = {}
+    for name, expr in stages.mixed.items():
+        found.setdefault(reads(expr, "t"), {})[name] = expr
+    return [Group(outputs, parts) for parts, outputs in found.items()]
+
+
+def make_pool(stages: Stages, groups: list[Group], configs: pl.DataFrame, rows: Ints) -> Pool:
+    """`configs`: all candidates under their symbol names (`c.*`)."""
+    chosen = configs[rows] if configs.width else pl.DataFrame({"c.none": np.zeros(len(rows))})
+    parts = config_columns(stages.config_parts, chosen, len(rows))
+    static = config_columns(stages.config, chosen, len(rows))
+    return Pool(
+        rows,
+        [_combinations(np.column_stack([parts[name] for name in group.parts])) for group in groups],
+        {name: _combinations(values[:, None]) for name, values in static.items()},
+    )
+
+
+def config_columns(outputs: Mapping[str, Expr], configs: pl.DataFrame, rows: int) -> dict[str, Floats]:
+    """Outputs that read configs alone, by name."""
+    if not outputs:
+        return {}
+    frame = Program(outputs).frame(configs, trusted=True)
+    return {name: frame[name].to_numpy() if frame.height == rows else np.full(rows, frame[name][0]) for name in outputs}
+
+
+def _combinations(values: Floats) -> Combinations:
+    distinct, member = np.unique(values, axis=0, return_inverse=True)
+    return Combinations(distinct, member.ravel().astype(np.int64))
+
+
+Bags = Sequence[Sequence[Tree]]
+
+
+@dataclass(frozen=True)
+class Forests:
+    """All forests of a model, and the conditions that their nodes test."""
+
+    trees: Mapping[str, Bags]
+    """By name (time, rank, library, valid) and bag."""
+    thresholds: dict[int, Floats]
+    """By feature that some node reads: its thresholds, ascending."""
+
+    @classmethod
+    def of(cls, trees: Mapping[str, Bags]) -> Forests:
+        every = [tree for bags in trees.values() for bag in bags for tree in bag]
+        features = np.concatenate([tree.feature for tree in every]) if every else np.empty(0, np.int64)
+        thresholds = np.concatenate([tree.threshold for tree in every]) if every else np.empty(0)
+        return cls(trees, {int(number): np.unique(thresholds[features == number]) for number in np.unique(features)})
+
+    def condition(self, feature: Ints, threshold: Floats) -> Ints:
+        """The numbers of some conditions: features in order, thresholds ascending within each."""
+        first, total = {}, 0
+        for number, values in self.thresholds.items():
+            first[number] = total
+            total += len(values)
+        found = np.empty(len(feature), np.int64)
+        for number in np.unique(feature):
+            own = feature == number
+            found[own] = first[int(number)] + np.searchsorted(self.thresholds[int(number)], threshold[own])
+        return found
 
 
 @dataclass(frozen=True)

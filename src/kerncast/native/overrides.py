@@ -33,7 +33,7 @@ from kerncast.core.space import Space
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.models.rules import Rule, config_rules, model_rules, problem_rules
-from kerncast.native.encoding import MISSING, encode
+from kerncast.native import MISSING, encode
 
 Named = str | int | dict[str, Any]
 

@@ -20,8 +20,8 @@ from kerncast.data import schema
 from kerncast.models.limits.configs import problem_numbers
 from kerncast.models.model import Model
 from kerncast.models.problem_frames import problem_frame
+from kerncast.native import MISSING, encode
 from kerncast.native.binding import Binding
-from kerncast.native.encoding import MISSING, encode
 from kerncast.native.header import schema_number
 from kerncast.native.lower import Artefact
 from kerncast.testing.repeats import soaking

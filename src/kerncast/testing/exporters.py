@@ -27,11 +27,11 @@ from kerncast.core.op import Problem
 from kerncast.errors import InvalidValue
 from kerncast.models.answer import Pin
 from kerncast.models.tier import CHOOSING
+from kerncast.native import MISSING, encode
 from kerncast.native.binding import Binding
-from kerncast.native.blob.binding import BlobBinding, compiled_runtime
+from kerncast.native.blob.runtime import BlobBinding, compiled_runtime
 from kerncast.native.blob.sections import blob
 from kerncast.native.c99 import c_source
-from kerncast.native.encoding import MISSING, encode
 from kerncast.native.header import c_header, schema_number
 from kerncast.native.interpreter import Interpreter
 from kerncast.native.lower import lower

@@ -12,9 +12,9 @@ from kerncast.answering.exporters.project import write_project
 from kerncast.answering.selector import Selector
 from kerncast.data import schema
 from kerncast.library.registry import FAMILIES
-from kerncast.native.blob.binding import BlobBinding, compiled_runtime
+from kerncast.native import encode
+from kerncast.native.blob.runtime import BlobBinding, compiled_runtime
 from kerncast.native.blob.sections import blob
-from kerncast.native.encoding import encode
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, build_tiers
 from kerncast.native.tiers.distill import COMPARED

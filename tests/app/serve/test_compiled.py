@@ -8,7 +8,8 @@ from kerncast.app.serve.background import BackgroundBuilder, ShippedCode
 from kerncast.library import devices
 from kerncast.models import trust
 from kerncast.models.model import Model
-from kerncast.native import build, loading
+from kerncast.native import build
+from kerncast.native import build as loading
 
 DEADLINE = 120
 

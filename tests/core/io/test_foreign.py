@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kerncast.answering.problem_files import read_problem_file
+from kerncast.answering.inputs import read_problem_file
 from kerncast.core.io import foreign
 from kerncast.core.io.foreign import VARIABLE, decode_toml
 from kerncast.core.io.parquet import read_parquet, refuse_large_table

@@ -20,7 +20,7 @@ from kerncast.library.families.gemm_triton import triton
 from kerncast.library.ops.gemm import gemm
 from kerncast.library.problems.tables import complete
 from kerncast.library.registry import OPS
-from kerncast.native.encoding import MISSING, encode
+from kerncast.native import MISSING, encode
 from kerncast.native.tiers.build import plain_tiers
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe

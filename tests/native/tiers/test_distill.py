@@ -16,7 +16,7 @@ from kerncast.native.tiers.cart import Material, grow
 from kerncast.native.tiers.contents import UNSURE
 from kerncast.native.tiers.distill import Ground, distill, distill_from, evaluate
 from kerncast.native.tiers.portfolio import model_portfolio
-from kerncast.native.tiers.problem_sampling import draw_problems
+from kerncast.native.tiers.teaching import draw_problems
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_time_ns
 from kerncast.training.train import Recipe, train
 

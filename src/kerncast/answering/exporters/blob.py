@@ -13,9 +13,8 @@ from kerncast.core.io.atomic import refuse_existing, write_bytes
 from kerncast.core.io.c import filled, packaged_c
 from kerncast.core.progress import QUIET, Progress
 from kerncast.models.model import Model
-from kerncast.native.blob.binding import BlobBinding, compiled_runtime
 from kerncast.native.blob.container import MAGIC, unpacked
-from kerncast.native.blob.runtime import runtime_header, runtime_source
+from kerncast.native.blob.runtime import BlobBinding, compiled_runtime, runtime_header, runtime_source
 from kerncast.native.blob.sections import blob
 from kerncast.native.lower import Artefact
 

@@ -1,4 +1,4 @@
-"""Golden vectors: problems with the features, the score and the choice that Python computes for them."""
+"""Golden vectors of an artefact, and how many bytes each of its tiers needs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from kerncast.library.problems import named_sets, problem_set
 from kerncast.library.problems.axes import required
 from kerncast.models.model import Model
 from kerncast.models.tier import Tier
-from kerncast.native.encoding import MISSING, encode
-from kerncast.native.golden import Golden
+from kerncast.native import MISSING, encode
+from kerncast.native.blob.sections import Golden
+from kerncast.native.c_forest import ForestPlan
 from kerncast.native.interpreter import Interpreter
 from kerncast.native.lower import Artefact
+from kerncast.native.tiers.contents import DecisionTree
 
 COUNT = 24
 # LightGBM takes a tenth of a second for thousands of configs, so large families get fewer problems.
@@ -141,3 +143,41 @@ def _problems(model: Model) -> pl.DataFrame:
     labels = {name: hull[name].labels if name in hull else (rule.value(0),) for name, rule in space.parameters.items()
               if name in required(space) and rule.codes}  # fmt: skip
     return problem_set(model.family, [OWN_SET], labels).rename(lambda name: f"problem.{name}")
+
+
+NODE, TREE_NODE, TREE_LEAF, NUMBER = 6, 20, 4, 8
+
+
+def tier_bytes(artefact: Artefact) -> dict[str, int]:
+    """Bytes of tree, portfolio and full; tables that several share are counted in each."""
+    parameters = len(artefact.model.family.config.parameters)
+    model = _model_bytes(artefact)
+    tree = artefact.tiers.tree
+    small = artefact.small_forest
+    chosen = 2 * parameters * len(artefact.tiers.portfolio)
+    portfolio = chosen + model + (_forest_bytes(ForestPlan(artefact, small, "small")) if small is not None else 0)
+    deciding = 0 if tree is None else _tree_bytes(artefact, tree)
+    return {
+        "tree": chosen + deciding,
+        "portfolio": portfolio,
+        "full": model + 2 * parameters * artefact.candidates,
+    }
+
+
+def _tree_bytes(artefact: Artefact, tree: DecisionTree) -> int:
+    """Nodes, leaves and their lists; and, if some configs are compared, the trees that do it."""
+    trees = artefact.tiers.comparing if (tree.compares > 1).any() else ()
+    own = TREE_NODE * len(tree.tree.feature) + TREE_LEAF * len(tree.tree.value) + tree.lists.size
+    return own + sum((NODE + NUMBER) * len(each.feature) + NUMBER * len(each.value) for each in trees)
+
+
+def _model_bytes(artefact: Artefact) -> int:
+    if artefact.forests is not None:
+        return _forest_bytes(ForestPlan(artefact, artefact.forests, "model"))
+    return NUMBER * sum(artefact.model.manifest.size.values())
+
+
+def _forest_bytes(plan: ForestPlan) -> int:
+    trees = [tree for bags in plan.forests.trees.values() for bag in bags for tree in bag]
+    nodes, leaves = sum(len(tree.feature) for tree in trees), sum(len(tree.value) for tree in trees)
+    return NODE * nodes + NUMBER * (leaves + int(np.sum([len(item) for item in plan.forests.thresholds.values()])))

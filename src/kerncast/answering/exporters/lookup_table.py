@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kerncast.answering.exporters import Exporter
-from kerncast.answering.exporters.json_table import problems_of
+from kerncast.answering.exporters.json_csv import problems_of
 from kerncast.answering.selector import Selector
 from kerncast.core.io.atomic import write_bytes
 from kerncast.core.io.versioned import json_text

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from kerncast.answering.exporters import Exporter
-from kerncast.answering.exporters.cpp import cpp_header
 from kerncast.answering.exporters.golden import golden_decisions, golden_vectors
 from kerncast.core.io.artefact import ArtefactKind, Findings, PathContents
 from kerncast.core.io.atomic import build_directory, refuse_existing
@@ -23,11 +22,11 @@ from kerncast.errors import InvalidValue
 from kerncast.models.given import for_export
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING, Tier
+from kerncast.native import packaged
 from kerncast.native.c99 import c_source
-from kerncast.native.header import c_header
+from kerncast.native.header import c_header, cpp_header
 from kerncast.native.lower import Artefact, lower
 from kerncast.native.overrides import Overrides, decide
-from kerncast.native.packaged import packaged
 from kerncast.native.tiers.build import TierOptions, plain_tiers, tiers_named
 from kerncast.version import __version__
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from kerncast.answering.offering import Configs, offering
-from kerncast.answering.search.ground import Ground
-from kerncast.answering.search.scoring import Scoring
-from kerncast.answering.search.strategies import STRATEGIES
+from kerncast.answering.inputs import Configs, offering
+from kerncast.answering.search.space import Ground
+from kerncast.answering.search.strategies import STRATEGIES, Scoring
 from kerncast.core.op import Config, Problem
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue, NotFound

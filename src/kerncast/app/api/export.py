@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from kerncast.answering.exporters import exporter_of, options_of
-from kerncast.answering.offering import Configs, offering
+from kerncast.answering.inputs import Configs, offering
 from kerncast.answering.selector import Selector
 from kerncast.app.api.results import model_of
 from kerncast.app.api.showing import Wanted, shown

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
 
-from kerncast.answering.choice_cache import MEASURED
 from kerncast.answering.exporters.blob import BLOB
-from kerncast.answering.exporters.json_table import CHOICES
+from kerncast.answering.exporters.json_csv import CHOICES
 from kerncast.answering.exporters.project import PROJECT
+from kerncast.answering.measure import MEASURED
 from kerncast.app.api.parameters import Where
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.io.artefact import ArtefactKind, Checked, Findings, PathContents

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, overload
 
 from kerncast.answering import compiled as compiled
-from kerncast.answering.predicting import OpAnswerer, devices_of
-from kerncast.answering.prediction import Prediction
+from kerncast.answering.prediction import OpAnswerer, Prediction, devices_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
 from kerncast.core.io.bars import Bar, bars_page, bars_svg

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kerncast.answering.finding import asking_for
 from kerncast.answering.query import Query, among, in_store
+from kerncast.answering.routes import asking_for
 from kerncast.app.api.results import model_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.io.places import listed

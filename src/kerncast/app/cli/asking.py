@@ -60,7 +60,7 @@ def parse_assignments(pairs: Sequence[str], parameter_names: dict[str, Any]) -> 
 def read_problems(given: Sequence[str], family: Family) -> tuple[list[dict[str, Any]], bool]:
     """Read the problems, and say whether they came from a file (then the result is a list)."""
     if len(given) == 1 and "=" not in given[0]:
-        from kerncast.answering.problem_files import read_problem_file
+        from kerncast.answering.inputs import read_problem_file
 
         return read_problem_file(Path(given[0]), family), True
     if not given:

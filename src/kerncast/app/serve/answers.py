@@ -18,8 +18,8 @@ from typing import TypeVar
 
 import msgspec
 
-from kerncast.answering.finding import Address, Route
 from kerncast.answering.query import Query
+from kerncast.answering.routes import Address, Route
 from kerncast.app.serve.background import FIRST_PIECE, THREADS, HasLeft, Jobs, ShippedCode, piece_after
 from kerncast.app.serve.replies import Names, RequestRefused
 from kerncast.app.serve.schema import BadRequest

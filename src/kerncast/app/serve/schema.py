@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from kerncast.answering.finding import Address
+from kerncast.answering.routes import Address
 from kerncast.app.serve.settings import Settings
 from kerncast.errors import InvalidValue, quoted
 from kerncast.models.statuses import Answered, Place

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from kerncast.answering.finding import Address, Find, Route, among, asking_for, in_store
-from kerncast.answering.predicting import Ask
+from kerncast.answering.prediction import Ask
 from kerncast.answering.query import selector_of
+from kerncast.answering.routes import Address, Find, Route, among, asking_for, in_store
 from kerncast.answering.selector import Selector
 from kerncast.app.api.open import open as open_path
 from kerncast.app.serve.background import BackgroundBuilder

@@ -1,38 +1,57 @@
-"""A whole model as the tables of a blob."""
+"""A whole model as one binary file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from kerncast.core.arrays import Floats
 from kerncast.core.expr import Expr
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import Boosted, Level, Lines, Network
-from kerncast.native.blob.bytecode import Programs, places_of
-from kerncast.native.blob.container import Texts, packed
-from kerncast.native.blob.forests import comparing_tables, forest_tables, pool_tables, tree_tables
-from kerncast.native.blob.learners import KINDS, line_tables, network_tables, refuse_unknown
-from kerncast.native.blob.spaces import (
+from kerncast.native.blob.container import Programs, Texts, packed, places_of
+from kerncast.native.blob.tables import (
+    KINDS,
     Tables,
     answer_tables,
     candidate_tables,
+    comparing_tables,
     described,
     doubles,
+    forest_tables,
     hull_tables,
     ints,
     label_tables,
+    line_tables,
     longs,
+    network_tables,
+    pool_tables,
+    refuse_unknown,
     rule_tables,
     space_tables,
+    tree_tables,
 )
 from kerncast.native.c99 import Blend
 from kerncast.native.c_forest import forest_plans, values_of_problems
-from kerncast.native.golden import Golden
 from kerncast.native.header import schema_number
 from kerncast.native.lower import Artefact
 from kerncast.native.tiers.contents import COMPARED_BY_ALL, COMPARING_FIRST
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One problem and the model's best candidate for it: its features, score and time, as Python computes them."""
+
+    problem: list[int]
+    candidate: int
+    config: list[int]
+    features: Floats
+    score: float
+    time_ns: float
+
 
 # Limits of the runtime, most of them sizes of arrays on its stack.
 MOST = {"parameters": 48, "values": 2_048, "features": 1_024, "raw": 64, "listed": 64, "programs": 60_000}

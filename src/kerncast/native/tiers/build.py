@@ -26,17 +26,15 @@ from kerncast.models.limits.choices import Expectation, expectation_of
 from kerncast.models.limits.configs import Reach, reach_of
 from kerncast.models.model import Model
 from kerncast.models.tier import ALONE, Tier, named_tiers
-from kerncast.native.build import BRIEF, folder_for
+from kerncast.native import encode
+from kerncast.native.build import BRIEF, NotTrusted, folder_for, load
 from kerncast.native.c99 import NotInC
-from kerncast.native.encoding import encode
 from kerncast.native.interpreter import Interpreter
-from kerncast.native.loading import NotTrusted, load
 from kerncast.native.lower import Artefact, lower
 from kerncast.native.tiers.contents import COMPARING, COMPARING_FIRST, UNSURE, DecisionTree, Tiers
 from kerncast.native.tiers.distill import COMPARED, WORST_LOSS_ALONE, Ground, distill, distill_from
 from kerncast.native.tiers.portfolio import covered, model_portfolio, shortlist
-from kerncast.native.tiers.problem_sampling import draw_problems
-from kerncast.native.tiers.small_forest import MOST_ROWS, TREES, compact_forest, forest_scores
+from kerncast.native.tiers.teaching import MOST_ROWS, TREES, compact_forest, draw_problems, forest_scores
 
 LOSS, MOST = 0.002, 64
 # A model with fewer trees than this many times those of a small forest is quick enough itself.

@@ -22,7 +22,7 @@ from kerncast.models.model import Model
 from kerncast.models.rules import Rule, model_rules, namespaces
 from kerncast.native.tiers.cart import Material, grow
 from kerncast.native.tiers.contents import COMPARED_BY_ALL, UNSURE, DecisionTree
-from kerncast.native.tiers.problem_sampling import draw_problems
+from kerncast.native.tiers.teaching import draw_problems
 
 Score = Callable[[pl.DataFrame], Floats]
 """Problems (`problem.*`) → [problem, place in the portfolio]: log times up to a constant per problem, low is chosen;

@@ -20,8 +20,7 @@ from kerncast.data.dataset import MANIFEST, Dataset
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.linear import Linear
 from kerncast.models.model import Model
-from kerncast.native.tiers.portfolio import CurvePoint, PortfolioChoice
-from kerncast.native.tiers.portfolio_of import Portfolio
+from kerncast.native.tiers.portfolio import CurvePoint, Portfolio, PortfolioChoice
 
 # Files that are listed; a folder may have thousands.
 FILES_SHOWN = 10

@@ -146,7 +146,7 @@ def _is_op(name: str) -> bool:
 
 def _by_op(call: Call, name: str, problem: Sequence[str], picture: Path | None, as_json: bool) -> None:
     """Ask the models of an op."""
-    from kerncast.answering.predicting import OpAnswerer, devices_of
+    from kerncast.answering.prediction import OpAnswerer, devices_of
     from kerncast.app.api.predict import picture as drawn
     from kerncast.app.cli.views.predictions import show, show_devices
     from kerncast.core.io.atomic import write_text

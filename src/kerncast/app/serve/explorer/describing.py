@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from kerncast.answering.contributing import drawn_problems
+from kerncast.answering.explain import drawn_problems
 from kerncast.app.serve.sources import check_device
 from kerncast.core.device import Device
 from kerncast.core.io.foreign import decode_json

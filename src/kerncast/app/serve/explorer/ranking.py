@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kerncast.answering.contributing import NotExplained, reasons
-from kerncast.answering.explain import neighbours
+from kerncast.answering.explain import NotExplained, neighbours, reasons
 from kerncast.app.serve.explorer.describing import Json, device_of
 from kerncast.core.op import Problem
 from kerncast.core.op.limits import limit_program

@@ -1,4 +1,4 @@
-"""A plain table of choices: JSON for programs that look up instead of computing."""
+"""Models as plain tables: JSON with the forests or what a table says, CSV of lines and weights."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import Any
 
 import msgspec
 
-from kerncast.answering.exporters import Exporter
-from kerncast.answering.problem_files import read_problem_file
+from kerncast.answering.exporters import Exporter, NoOptions
+from kerncast.answering.inputs import read_problem_file
 from kerncast.answering.selector import Selector
 from kerncast.core.io.artefact import ArtefactKind, Findings
-from kerncast.core.io.atomic import write_bytes
+from kerncast.core.io.atomic import build_directory, write_atomically, write_bytes
 from kerncast.core.io.versioned import Versioned
 from kerncast.core.op import Problem
 from kerncast.core.progress import Progress
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.learning.learners.linear import Linear
+from kerncast.learning.learners.mlp import Mlp
+from kerncast.learning.learners.mlp_csv import write_network
 from kerncast.models.model import Model
 from kerncast.native.overrides import Overrides
 from kerncast.version import __version__
@@ -107,3 +110,24 @@ def check_table_of_choices(findings: Findings) -> None:
 
 
 CHOICES = ArtefactKind("table of choices", lambda contents: f'"{FORMAT}"'.encode() in contents.head, check_table_of_choices)
+
+
+class CsvExporter(Exporter):
+    """Lines or weights."""
+
+    name = "csv"
+    doc = "CSV (the lines of a linear model; a folder with the weights of an mlp)"
+    one_device = False
+
+    def write(self, model: Model, out: Path, options: NoOptions, progress: Progress) -> list[Path]:
+        learner, names = model.learner, model.manifest.features.names
+        if isinstance(learner, Linear):
+            write_atomically(out, learner.table().write_csv)
+            return [out]
+        if isinstance(learner, Mlp):
+            build_directory(out, lambda folder: write_network(folder, learner, names, model.target))
+            return sorted(out.iterdir())
+        raise InvalidValue(
+            f"`to=csv` writes the lines of a linear model or the weights of an mlp; {model.path} is {model.manifest.kind}: "
+            "use c or json"
+        )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from kerncast.answering.predicting import Ask, OpAnswerer
+from kerncast.answering.prediction import Ask, OpAnswerer
 from kerncast.core.op import Family
 from kerncast.core.software import newest_version
 from kerncast.errors import InvalidValue, NotFound
@@ -19,7 +19,7 @@ from kerncast.models.limits.trained import Coverage
 from kerncast.models.model import Model
 from kerncast.models.store.groups import ModelChoice, is_meant
 from kerncast.models.store.store import Entry, Store
-from kerncast.native.request import device_names
+from kerncast.native.query import device_names
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):
