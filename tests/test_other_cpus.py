@@ -23,9 +23,9 @@ PARTS = (
     "backends/test_cpu_conv.py",
     "backends/test_cpu_reshard.py",
     "cli/test_quickstart.py",
-    "compiling/test_blob.py",
+    "native/test_blob.py",
     "exporting/test_tree_alone.py",
-    "selecting/test_dispatch.py",
+    "answering/test_dispatch.py",
 )
 pytestmark = pytest.mark.needs("make soak", "an x86-64 CPU", "gcc", "qemu-user")
 

@@ -11,7 +11,6 @@ from kerncast.answering.exporters.golden import golden_vectors
 from kerncast.core.expr import Program, Symbol, Table, lookup, meaning, symbol
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.native.blob import container
-from kerncast.native.blob import container as bytecode
 from kerncast.native.blob.container import OPERATIONS, Programs, places_of
 from kerncast.native.blob.runtime import OPERANDS, BlobBinding, compiled_runtime, runtime_header, runtime_source
 from kerncast.native.blob.sections import blob
@@ -146,7 +145,7 @@ def test_bytecode_computes_what_expressions_compute():
 
 def test_a_formula_too_long_for_the_runtime_is_refused_by_name(monkeypatch):
     """Instead of a file that no runtime would load."""
-    monkeypatch.setattr(bytecode, "MOST_REGISTERS", 100)
+    monkeypatch.setattr(container, "MOST_REGISTERS", 100)
     x = symbol(Symbol("p.x"))
     total = x
     for number in range(100):

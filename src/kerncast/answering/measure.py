@@ -1,4 +1,18 @@
-"""Choosing by measuring: time the few configs that may be the best, and keep what was measured."""
+"""Choosing by measuring: time the few configs that a model cannot tell apart, or as many as a budget allows.
+
+Every config is checked before its time counts. The first visit is short and drops configs that are far behind. The
+others run in several passes in shuffled order, so that a slow moment of the machine affects all of them alike.
+Everything runs in this process: a kernel that crashes ends it. For untried kernels use collecting, which guards
+against crashes.
+
+What was measured is kept for the process and, if there is a file, for later processes:
+
+    {"kind": "measured choices", "schema": 1, "family": "gemm/cpu", "choices": [{"problem": …, "config": …, …}]}
+
+A choice holds for the device and the software (compiler, kernels) that it was measured with; others in the file are
+left alone, so one file may serve several machines. Writing is atomic and keeps what other processes wrote meanwhile.
+If two processes write at the same moment, one of them may have to measure again.
+"""
 
 from __future__ import annotations
 

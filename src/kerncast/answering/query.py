@@ -1,4 +1,10 @@
-"""Answer JSON requests about any op. Each goes to the model that fits it, and gets the answer of that model's exported C."""
+"""Answer JSON requests about any op. Each goes to the model that fits it, and gets the answer of that model's exported C.
+
+query = Query(among([Model.load("exp_model")]))
+query.answer('{"op": "exp", "tensor": {"shape": [1024, 1024], "dtype": "bfloat16", "memory": {"buffer": "L1"}}}')
+
+Replies to requests that Python reads have the form of the exported C; they are values until they are written.
+"""
 
 from __future__ import annotations
 

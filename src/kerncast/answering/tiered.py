@@ -1,4 +1,7 @@
-"""What answers for one model: the tiers of its artefact in Python, and the same compiled."""
+"""What answers for one model: its artefact's rules, trained range, pins, tiers and rankings.
+
+In Python, and compiled: problems become numbers of C, and its replies become the same answers, in the words of Python.
+"""
 
 from __future__ import annotations
 

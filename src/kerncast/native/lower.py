@@ -1,4 +1,9 @@
-"""From a model and its tiers to the parts of an artefact: programs by stage, pools, rules, forests, fallbacks."""
+"""From a model and its tiers to the parts of an artefact: programs by stage, pools, rules, forests, fallbacks.
+
+Features are split by what they depend on: the problem (once per call), the config (once ever), or both (the rest). One that
+mixes both depends only on a few parts of the config (`tiles_m` on `tile_m`), so it is computed once per distinct combination of
+those parts, not once per config: thousands of configs have only dozens.
+"""
 
 from __future__ import annotations
 

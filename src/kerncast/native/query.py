@@ -1,4 +1,10 @@
-"""The JSON entry point of an exported model: the tree of keys that both parsers read by, and the C tables of it."""
+"""The JSON entry point of an exported model: what a request may say, and the C tables and code that read it.
+
+One tree of keys comes from the op's declaration: its parameters' own names at the top, and the paths of `Op.json` with other
+spellings. It is written as C tables here, and `answering/request.py` reads requests by it in Python. The C code is in
+`c/query_*.c`, written for the prefix `kerncast`; it follows the artefact's header in one translation unit, in the order check,
+tables, read, reply, answer.
+"""
 
 from __future__ import annotations
 

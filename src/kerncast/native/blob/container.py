@@ -1,4 +1,18 @@
-"""Expressions as bytecode, and the file format of a blob."""
+"""The file format of a blob, and the bytecode of the expressions in it.
+
+The file is a header, a directory of named tables, and the tables; little-endian, with a checksum over all of it:
+
+    header     8 bytes "KERNCAST", uint32 version, uint32 tables, uint64 bytes of the file, uint64 checksum
+    directory  per table: 24 bytes of name (padded with 0), uint32 type, uint32 0, uint64 offset, uint64 count
+    tables     each begins at a multiple of 8
+
+A type is the character of numpy's type: B, H, h, i, q, d. The checksum is FNV-1a (64 bits) of all 8-byte words, the checksum's
+own word as 0.
+
+In bytecode every instruction writes a register of its own, so a program has no loops and no overwriting. Registers are
+numbered: constants, then inputs, then the results of the instructions in order. An instruction has an operation and up to three
+operands, which must be registers before its own.
+"""
 
 from __future__ import annotations
 

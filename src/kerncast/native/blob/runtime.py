@@ -1,4 +1,8 @@
-"""The fixed C runtime of blobs: its sources, and how Python calls it."""
+"""The runtime of blobs, the same for every model: its sources `kerncast_runtime.c` and `.h`, and how Python calls it.
+
+It is the engine of `native/c/` over a model that is loaded; an interpreter computes what generated code computes for one
+that is compiled in.
+"""
 
 from __future__ import annotations
 
