@@ -4,7 +4,7 @@ import json
 
 from query_toy import HERE
 
-CORPUS = json.loads((HERE.parent / "querying" / "corpus.json").read_text(encoding="utf-8"))
+CORPUS = json.loads((HERE.parent / "answering" / "corpus.json").read_text(encoding="utf-8"))
 
 
 def text_of(entry):

@@ -14,7 +14,6 @@ import polars as pl
 from kerncast.answering import compiled as compiled
 from kerncast.answering.measure import MOST_CONTENDERS, contenders, measure_top
 from kerncast.answering.preparing import SelectorParts, listed, named_tier
-from kerncast.answering.query import answer_text
 from kerncast.answering.tiered import NativeAnswerer, TieredAnswerer
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.device import Device
@@ -489,6 +488,8 @@ class Selector:
         """Answer a JSON request, or a list of them, in JSON: by the exported C, or in Python without a compiler."""
         if isinstance(self.answerer, NativeAnswerer):
             return self.answerer.binding.query(text)
+        from kerncast.answering.query import answer_text
+
         return answer_text(self, text)
 
 

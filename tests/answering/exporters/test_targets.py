@@ -38,7 +38,7 @@ def installed(monkeypatch):
 
     def install(name):
         entry = EntryPoint(name, f"{__name__}:{name}", exporting.__name__)
-        monkeypatch.setattr(registry.metadata, "entry_points", lambda group: [entry] if group == exporting.__name__ else [])
+        monkeypatch.setattr(registry.metadata, "entry_points", lambda group: [entry] if group == "kerncast.exporters" else [])
         exporters.cache_clear()
 
     yield install

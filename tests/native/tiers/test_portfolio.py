@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kerncast.answering.selector import Selector
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.learning.scoring.trials import Trials
@@ -14,7 +13,6 @@ from kerncast.learning.tables.table import load_table
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.sweeping.selection import parse_selection
 from kerncast.models.measured import Measured, measured_by_model, measured_in_table
-from kerncast.native.tiers import build
 from kerncast.native.tiers.portfolio import Portfolio, choose_portfolio, model_portfolio, shortlist
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
@@ -178,18 +176,3 @@ def test_a_shortlist_is_the_fewest_configs_that_lose_little_by_scores():
     assert sorted(shortlist(scores, 0.001, 3)) == [1, 2]
     assert shortlist(scores, 0.9, 3) == [1]
     assert len(shortlist(scores, 0.0, 1)) == 1
-
-
-def test_short_tiers_choose_nearly_as_well_as_all_candidates(model, monkeypatch):
-    """The model's own favourites, a third of the candidates: their best is predicted within 2 % of the best of all."""
-    monkeypatch.setattr(build, "MOST", model.candidates.height // 3)
-    monkeypatch.setattr(build, "LIKE_MEASURED", 20)
-    short = build.short_tiers(model)
-    assert 1 < len(short.portfolio) <= model.candidates.height // 3
-    selector = Selector(model, tiers=short, tier="full", compile=False)
-    problems = build._measured_and_drawn(model, 10, seed=1)[1]
-    shares = []
-    for values in problems.rename(lambda name: name.removeprefix("problem.")).iter_rows(named=True):
-        (_, some), (_, every) = (selector.scores(values, tier) for tier in ("portfolio", "full"))
-        shares.append(every[np.isfinite(every)].min() / some[np.isfinite(some)].min())
-    assert np.mean(shares) > 0.98
