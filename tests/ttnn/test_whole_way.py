@@ -18,7 +18,7 @@ from kerncast.data.importers.tt_sweep.vectors import problem_of
 from kerncast.library.ops import ttnn_suites
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.backends.command import CommandBackend
-from kerncast.measuring.backends.command.asking import _vector
+from kerncast.measuring.backends.command.asking import vector_document
 from kerncast.measuring.backends.command.benchmark import load, shipped
 from kerncast.measuring.sweeping.tt_sweep import module_vector
 
@@ -216,7 +216,7 @@ def test_a_vector_is_the_same_in_a_sweep_in_a_benchmark_file_and_in_an_import(fa
         found, again = problem_of(vector, vector["sweep_name"])
         assert (found.id, Problem(found, again)) == (family, problem)
         scope = backend.scope((problem, Config(found)), "x", {"verify": True, "cache": "warm"})
-        told = _vector(backend.benchmark.input, scope)
+        told = vector_document(backend.benchmark.input, scope)
         after = {"suite_name", "validity", "invalid_reason", "status", "input_hash", "sweep_name"}
         assert told["sweep_name"] == vector["sweep_name"]
         own = {name: meaning(value) for name, value in told.items() if name not in after}

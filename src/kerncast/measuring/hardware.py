@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from kerncast.data.hardware import Hardware, Reported, Tool
-from kerncast.measuring.backends.command.process import Programs
+from kerncast.measuring.backends.command.process import ProgramRunner
 from kerncast.measuring.backends.contract import Ended
 from kerncast.measuring.backends.environment import PLAIN_WORDS
 
@@ -40,7 +40,7 @@ _UNITS = {"": 1 / 1024, "B": 1 / 1024, "K": 1, "M": 1024, "G": 1024**2}
 
 def capture(device: str) -> Hardware:
     """What the tools say now; `device` is the one that is measured."""
-    programs = Programs()
+    programs = ProgramRunner()
     try:
         tools = [_asked(programs, name, arguments) for name, (arguments, _) in TOOLS.items()]
     finally:
@@ -49,7 +49,7 @@ def capture(device: str) -> Hardware:
     return Hardware(datetime.now(UTC).isoformat(timespec="seconds"), device, tuple(tools), tuple(reported))
 
 
-def _asked(programs: Programs, name: str, arguments: tuple[str, ...]) -> Tool:
+def _asked(programs: ProgramRunner, name: str, arguments: tuple[str, ...]) -> Tool:
     if shutil.which(name) is None:
         return Tool(name, error="not installed")
     try:

@@ -29,7 +29,8 @@ from kerncast.library.problems import named_sets, parse_vary
 from kerncast.library.problems.axes import sizes
 from kerncast.measuring.backends import backend_for, backend_that_runs, get_backend
 from kerncast.measuring.backends.command import CommandBackend
-from kerncast.measuring.backends.command.benchmark import Benchmark, load, shipped_for
+from kerncast.measuring.backends.command.benchmark import load, shipped_for
+from kerncast.measuring.backends.command.schema import Benchmark
 from kerncast.measuring.backends.contract import Backend, TimesItself
 from kerncast.measuring.messages import Policy
 from kerncast.measuring.scheduling import LIMIT

@@ -52,7 +52,7 @@ from kerncast.data.text_table import LINE, read_csv_text, refuse_cells, refuse_r
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.library import devices
 from kerncast.library.declared.declaration import Declaration, declared_family
-from kerncast.library.declared.family_file import TABLES, declaration_in, family_named
+from kerncast.library.declared.family_file import TABLES, declaration_in_file, family_named
 
 # The next step for parameters of kernels that no family has.
 OWN_FAMILY = "a family of your own declares a kernel's parameters, see docs/ops-and-families.md"
@@ -121,7 +121,7 @@ def read_mapping(path: Path | None) -> Mapping:
         tables = read_toml(path)
         if not tables:
             raise BadFile(f"{path} is empty: draft it again with `guess`, which wrote nothing here if it ended with an error")
-        own = _declared(path, tables)
+        own = declaration_in_file(path, tables)
         if own is not None:
             tables = {key: value for key, value in tables.items() if key not in TABLES} | {"family": own.family}
         mapping = msgspec.structs.replace(msgspec.convert(tables, Mapping), declaration=own)
@@ -152,15 +152,6 @@ def read_mapping(path: Path | None) -> Mapping:
     if wrong:
         raise BadFile(f"{path}: '{wrong[0]}' is not a status (known: {', '.join(schema.Status)})")
     return mapping
-
-
-def _declared(path: Path, tables: dict[str, Any]) -> Declaration | None:
-    if "declaration" in tables:
-        raise BadFile(f"{path} has a key `declaration`: declare a family in the tables [op] and [family]")
-    try:
-        return declaration_in(tables)
-    except KerncastError as error:
-        raise BadFile(f"{path}: {error}") from error
 
 
 def _unanswered(mapping: Mapping) -> Iterator[str]:

@@ -122,6 +122,16 @@ def family_with_preset(name: str) -> tuple[Family, dict[str, Value]]:
     return (family_named(name), {}) if name.endswith(SUFFIX) else registry.family_named(name)
 
 
+def declaration_in_file(file: Path | str, tables: Mapping[str, Any]) -> Declaration | None:
+    """What a file declares that has other tables, too."""
+    if "declaration" in tables:
+        raise BadFile(f"{file} has a key `declaration`: declare a family in the tables [op] and [family]")
+    try:
+        return declaration_in(tables)
+    except KerncastError as error:
+        raise BadFile(f"{file}: {error}") from error
+
+
 def declaration_in(tables: Mapping[str, Any]) -> Declaration | None:
     """What the tables `op` and `family` of a file declare; None if `family` is not a table."""
     if not isinstance(tables.get("family"), dict):

@@ -207,7 +207,7 @@ class Backend(abc.ABC):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProgramAnswer:
     """What a program that times itself said about one vector."""
 
     time_ns: float
@@ -230,7 +230,7 @@ class TimesItself(Backend):
     @abc.abstractmethod
     def ask(
         self, vectors: Sequence[tuple[Problem, Config]], begin: Callable[[int, float], None], verify: bool, cache: str
-    ) -> Iterator[tuple[int, Answer | Failed]]:
+    ) -> Iterator[tuple[int, ProgramAnswer | Failed]]:
         """One answer or failure for each vector, by its position, in any order.
 
         `begin(position, seconds)` is called before each program: that vector runs now and ends within `seconds`.
@@ -247,7 +247,7 @@ class _OneAnswer(Prepared):
     def __init__(self, backend: TimesItself, vector: tuple[Problem, Config]) -> None:
         self.backend, self.vector = backend, vector
 
-    def _ask(self, verify: bool) -> Answer:
+    def _ask(self, verify: bool) -> ProgramAnswer:
         ((_, answer),) = self.backend.ask([self.vector], lambda position, seconds: None, verify, "warm")
         if isinstance(answer, Failed):
             raise answer

@@ -4,9 +4,8 @@ import pytest
 
 from kerncast.data.schema import Status
 from kerncast.errors import KerncastError
-from kerncast.measuring.backends.command.benchmark import load
-from kerncast.measuring.backends.command.rules import STATUSES
-from kerncast.measuring.backends.command.template import Scope, Word
+from kerncast.measuring.backends.command.benchmark import STATUSES, load
+from kerncast.measuring.backends.command.schema import Scope, WordTable
 
 GOOD = """
 name = "mine"
@@ -112,7 +111,7 @@ def test_the_command_line_refuses_in_one_sentence_and_writes_nothing(arguments, 
 
 def test_a_value_without_a_word_is_unsupported_and_texts_keep_their_braces():
     """Filling fails over a value alone; a text that is one placeholder keeps its type in JSON."""
-    scope = Scope({"a": 3, "b": True}, {"w": Word("a", {"1": "one"}, ""), "t": Word("", {}, "{a}-{b}")})
+    scope = Scope({"a": 3, "b": True}, {"w": WordTable("a", {"1": "one"}, ""), "t": WordTable("", {}, "{a}-{b}")})
     assert scope.fill("{{{t}}}") == "{3-true}"
     assert scope.document({"x": ["{a}", "{b}", "<{a}>", 5]}) == {"x": [3, True, "<3>", 5]}
     with pytest.raises(Exception, match="there is no word for a = 3") as unsupported:

@@ -8,8 +8,8 @@ from kerncast.core.op import Config, Problem
 from kerncast.errors import KerncastError
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.backends.command import CommandBackend
-from kerncast.measuring.backends.command.asking import progress_pattern
 from kerncast.measuring.backends.command.benchmark import load
+from kerncast.measuring.backends.command.schema import progress_pattern
 
 SINGLE = FAMILIES.get("eltwise_unary/single")
 # Says which vector it begins, and writes all results at the end, as tt-metal's runner does.

@@ -17,8 +17,8 @@ from kerncast.core.op import Config, Problem
 from kerncast.library.declared.family_file import family_named
 from kerncast.measuring.backends.command import CommandBackend
 from kerncast.measuring.backends.command.benchmark import load
-from kerncast.measuring.backends.command.process import Programs
-from kerncast.measuring.backends.contract import Answer, Ended
+from kerncast.measuring.backends.command.process import ProgramRunner
+from kerncast.measuring.backends.contract import Ended, ProgramAnswer
 from kerncast.testing.backends import BackendContract
 
 SINGLE = family_named("eltwise_unary/single")
@@ -79,7 +79,7 @@ status = {{ at = "good", values = {{ yes = "ok" }} }}
 match = [{{ at = "id", equals = "{{id}}" }}]
 """
     )
-    assert answers == [Answer(4000.0), Answer(8000.0)]
+    assert answers == [ProgramAnswer(4000.0), ProgramAnswer(8000.0)]
     assert begun == [32]
 
 
@@ -114,7 +114,7 @@ tolerance = 0.01
 """,
         (32, 64, 96, 160),
     )
-    assert answers[0] == Answer(pytest.approx(1500.0), 0.001)
+    assert answers[0] == ProgramAnswer(pytest.approx(1500.0), 0.001)
     assert [(item.status, str(item)) for item in answers[1:]] == [
         ("unsupported", "the program ended with exit code 77: cannot"),
         ("wrong_result", "the largest error is 0.25, more than 0.01"),
@@ -129,7 +129,7 @@ def test_two_results_for_one_vector_are_refused_rather_than_guessed(program, ask
     (answer,), _ = ask(benchmark, (32,))
     assert "2 results fit this vector" in str(answer)
     (answer,), _ = ask(benchmark + 'pick = "last"\n', (32,))
-    assert answer == Answer(2e9)
+    assert answer == ProgramAnswer(2e9)
 
 
 def test_relative_paths_start_from_the_folder_that_the_recipe_names(program, ask, tmp_path):
@@ -148,7 +148,7 @@ time = {{ at = ["t"], unit = "ns" }}
 """,
         (32,),
     )
-    assert answer == Answer(5.0)
+    assert answer == ProgramAnswer(5.0)
 
 
 def test_output_is_bounded_and_nothing_outlives_its_program(program, gone, notes):
@@ -163,7 +163,7 @@ for _ in range(40): sys.stdout.write("x" * (1 << 20))
 print("the end")
 """,
     )
-    programs = Programs()
+    programs = ProgramRunner()
     outcome = programs.run([str(path)], 60.0)
     assert (outcome.code, outcome.timed_out, len(outcome.stdout)) == (0, False, 8 << 20)
     assert outcome.stdout.endswith("xthe end\n")

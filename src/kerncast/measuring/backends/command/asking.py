@@ -1,8 +1,11 @@
-"""One pass over vectors: which go to one program, how long it may take, and which is to blame where there is no answer."""
+"""One pass over vectors: which go to one program, how long it may take, which is to blame where there is no answer, and how an
+answer is read: rows from JSON, CSV or plain text, the row that belongs to a vector, and its values."""
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,25 +15,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kerncast.core.op import Config, Problem
-from kerncast.measuring.backends.command.process import MARGIN_SECONDS, Outcome, Pulse, located
-from kerncast.measuring.backends.command.reading import answer_of, row_for, rows_of
-from kerncast.measuring.backends.command.template import Scope, Value, names_in, text_of
-from kerncast.measuring.backends.contract import Answer, Ended, Failed
+from kerncast.measuring.backends.command.process import MARGIN_SECONDS, ProgramEnd, Pulse, located
+from kerncast.measuring.backends.command.schema import (
+    RATES,
+    UNITS,
+    At,
+    InputTable,
+    ResultTable,
+    Scope,
+    ValuePlace,
+    progress_pattern,
+    text_of,
+)
+from kerncast.measuring.backends.contract import Ended, Failed, ProgramAnswer
 
 if TYPE_CHECKING:
     from kerncast.measuring.backends.command import CommandBackend
-    from kerncast.measuring.backends.command.benchmark import Input
 
 RESULT_BYTES = 256 << 20
-ID = "id"
+# Places in a text where a JSON value may begin that are tried before it counts as garbage.
+JSON_STARTS = 10_000
+_NOTHING = object()
 
 Vector = tuple[Problem, Config]
-Ask = tuple[int, Vector]
-Answers = dict[int, Answer | Failed]
+Answers = dict[int, ProgramAnswer | Failed]
 
 
 @dataclass(frozen=True)
-class _Ran:
+class _ProgramAnswers:
     """What came of one program: how it failed, if it did, the answers that it gave, and the vector that it was at."""
 
     failure: Failed | None
@@ -38,67 +50,67 @@ class _Ran:
     at: int | None = None
 
 
-class Asking:
-    """One pass of questions: programs, their answers, and which vector is to blame when there is none."""
+class Pass:
+    """Questions about many vectors: programs, their answers, and which vector is to blame when there is none."""
 
-    def __init__(self, backend: CommandBackend, begin: Callable[[int, float], None], wanted: Mapping[str, Value]) -> None:
-        self.backend, self.benchmark, self.begin, self.wanted = backend, backend.benchmark, begin, wanted
+    def __init__(
+        self, backend: CommandBackend, vectors: Sequence[Vector], begin: Callable[[int, float], None], verify: bool, cache: str
+    ) -> None:
+        self.backend, self.benchmark, self.begin, self.verify = backend, backend.benchmark, begin, verify
+        self.vectors = vectors
+        self.wanted = {"verify": verify, "cache": cache}
 
-    def all(self, asked: Sequence[Ask]) -> Iterator[tuple[int, Answer | Failed]]:
+    def answers(self) -> Iterator[tuple[int, ProgramAnswer | Failed]]:
         """The answers about all vectors, as many to a program as it takes."""
-        size = self.benchmark.chunk if self.benchmark.mode == "chunk" else 1
-        for group in self._alike(asked):
-            for start in range(0, len(group), size):
-                yield from self.together(group[start : start + size])
-
-    def _alike(self, asked: Sequence[Ask]) -> list[list[Ask]]:
-        """The vectors that may share a program: those for which the placeholders in `alike` stand for the same."""
-        found: dict[tuple[str, ...], list[Ask]] = {}
-        for position, vector in asked:
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for position, vector in enumerate(self.vectors):
             try:
                 scope = self.backend.scope(vector, "", self.wanted)
                 key = tuple(text_of(scope[name]) for name in self.benchmark.alike)
             except Failed:  # reported when the vector is asked about
                 key = ()
-            found.setdefault(key, []).append((position, vector))
-        return list(found.values())
+            alike.setdefault(key, []).append(position)
+        size = self.benchmark.chunk if self.benchmark.mode == "chunk" else 1
+        for group in alike.values():
+            for start in range(0, len(group), size):
+                yield from self._together(group[start : start + size])
 
-    def together(self, asked: Sequence[Ask]) -> Iterator[tuple[int, Answer | Failed]]:
+    def _together(self, positions: Sequence[int]) -> Iterator[tuple[int, ProgramAnswer | Failed]]:
         """One program for these vectors; where it fails without an answer, fewer at a time, down to the culprit."""
         scopes: dict[int, Scope] = {}
-        for position, vector in asked:
+        for position in positions:
+            vector = self.vectors[position]
             try:
                 scopes[position] = self.backend.scope(vector, self.backend.next_id(vector), self.wanted)
             except Failed as error:
                 yield position, error
         if not scopes:
             return
-        left = [item for item in asked if item[0] in scopes]
-        self.begin(left[0][0], self._longest(len(left)) + MARGIN_SECONDS)
+        self.begin(next(iter(scopes)), self._longest(len(scopes)) + MARGIN_SECONDS)
         try:
-            ran = self._program(left, scopes)
+            ran = self._program(scopes)
         except Failed as error:
-            ran = _Ran(error, {})
+            ran = _ProgramAnswers(error, {})
         yield from ran.answers.items()
         if ran.failure is not None and ran.failure.status in self.benchmark.reset_after:
             self.backend.reset()
-        missing = [item for item in left if item[0] not in ran.answers]
-        if ran.failure is None or len(left) == 1:
+        missing = [position for position in scopes if position not in ran.answers]
+        if ran.failure is None or len(scopes) == 1:
             lost = ran.failure or Ended("launch_error", "the program ended well, but its answer has no result for this vector")
-            yield from ((position, lost) for position, _ in missing)
+            yield from ((position, lost) for position in missing)
             return
-        for part in _parts(missing, ran):
-            yield from self.together(part)
+        if ran.at in missing:  # the program said which vector it was at
+            parts = [ran.at], [position for position in missing if position != ran.at]
+        else:
+            # A program that answers as it goes stopped at the first vector without an answer; others do not show where.
+            cut = 1 if ran.answers else len(missing) // 2
+            parts = missing[:cut], missing[cut:]
+        for part in parts:
+            yield from self._together(part)
 
     def _longest(self, count: int) -> float:
         """Seconds that a program may take which reports every vector in time."""
         return self.benchmark.startup + self.benchmark.timeout * count
-
-    def _seconds(self, count: int) -> float:
-        """Seconds that a program may take which reports nothing: one vector may be slow, the others take `each`."""
-        timeout = self.benchmark.timeout
-        usual = timeout if self.benchmark.each is None else min(timeout, self.benchmark.each)
-        return self.benchmark.startup + timeout + usual * (count - 1)
 
     @cached_property
     def _progress(self) -> re.Pattern[bytes] | None:
@@ -106,120 +118,90 @@ class Asking:
         text = self.benchmark.progress
         return re.compile(progress_pattern(text).encode()) if text else None
 
-    def _program(self, asked: Sequence[Ask], scopes: Mapping[int, Scope]) -> _Ran:
+    def _program(self, scopes: Mapping[int, Scope]) -> _ProgramAnswers:
         """Start the program, wait and read."""
-        backend, benchmark = self.backend, self.benchmark
+        backend, benchmark, count = self.backend, self.benchmark, len(scopes)
         with backend.programs.folder() as scratch:
-            files: dict[str, Value] = {"scratch": str(scratch), "vectors_file": str(scratch / "vectors.json")}
-            files["result_file"] = str(scratch / "result")
-            scopes = {position: Scope({**scope.values, **files}, scope.words) for position, scope in scopes.items()}
-            first = scopes[asked[0][0]]
+            document, file = scratch / "vectors.json", benchmark.result.file
+            files = {"scratch": str(scratch), "vectors_file": str(document), "result_file": str(scratch / "result")}
+            scopes = {position: scope.plus(**files) for position, scope in scopes.items()}
+            first = next(iter(scopes.values()))
             compile_ns: float | None = None
             if backend.builder is not None:
                 binary = backend.builder.binary(first)
                 compile_ns = float(backend.builder.ready(binary))
-                first = Scope({**first.values, "binary": str(binary.path)}, first.words)
-            stdin = self._input(scopes, first, scratch)
+                first = first.plus(binary=str(binary.path))
+            if benchmark.input is not None:
+                document.write_text(json.dumps(self._document(benchmark.input, first, scopes)), encoding="utf-8")
             directory = first.fill(benchmark.directory)
             program, *arguments = first.fill_all(benchmark.argv)
-            outcome = backend.programs.run(
+            # Of a program that reports nothing, one vector may be slow; the others take `each`.
+            usual = min(benchmark.timeout, benchmark.each or benchmark.timeout)
+            ended = backend.programs.run(
                 [located(program, directory), *arguments],
-                self._seconds(len(asked)),
+                benchmark.startup + benchmark.timeout + usual * (count - 1),
                 {name: first.fill(text) for name, text in benchmark.environment.items()},
                 directory or scratch,
-                stdin,
-                self._pulse(len(asked)),
+                document if benchmark.input is not None and benchmark.input.to == "stdin" else None,
+                self._progress and Pulse(self._progress, benchmark.timeout, benchmark.startup, self._longest(count)),
             )
-            failure = self._pattern(outcome) or outcome.failure(benchmark.exit_codes)
-            text = (
-                _read_file(directory or scratch, first.fill(benchmark.result.file)) if benchmark.result.file else outcome.stdout
-            )
+            failure = self._status_of_output(ended) or ended.failure(benchmark.exit_codes)
             if failure is not None and benchmark.mode == "vector":
-                return _Ran(failure, {})
-            named = {text_of(scope[ID]): position for position, scope in scopes.items()}
-            return _Ran(failure, self._answers(asked, scopes, text, compile_ns, outcome), named.get(outcome.at))
+                return _ProgramAnswers(failure, {})
+            text = _read_file(directory or scratch, first.fill(file)) if file else ended.stdout
+            named = {text_of(scope["id"]): position for position, scope in scopes.items()}
+            return _ProgramAnswers(failure, self._read(scopes, text, compile_ns, ended), named.get(ended.at))
 
-    def _pulse(self, count: int) -> Pulse | None:
-        """How the program is watched, if it says where it is."""
-        if self._progress is None:
-            return None
-        return Pulse(self._progress, self.benchmark.timeout, self.benchmark.startup, self._longest(count))
-
-    def _input(self, scopes: Mapping[int, Scope], first: Scope, scratch: Path) -> Path | None:
-        """The document with the vectors, in the scratch folder."""
-        wanted = self.benchmark.input
-        if wanted is None:
-            return None
-        vectors = {text_of(scope[ID]): _vector(wanted, scope) for scope in scopes.values()}
-        whole = {"vectors": list(vectors.values()), "vectors_by_id": vectors, "vector": next(iter(vectors.values()))}
+    def _document(self, wanted: InputTable, first: Scope, scopes: Mapping[int, Scope]) -> Any:
+        """What the program is sent."""
+        vectors = {text_of(scope["id"]): vector_document(wanted, scope) for scope in scopes.values()}
         document = wanted.document
         if document is None:
             document = "{vectors}" if self.benchmark.mode == "chunk" else "{vector}"
-        path = scratch / "vectors.json"
-        path.write_text(json.dumps(first.document(document, whole)), encoding="utf-8")
-        return path if wanted.to == "stdin" else None
+        every = list(vectors.values())
+        return first.plus(vectors=every, vectors_by_id=vectors, vector=every[0]).document(document)
 
-    def _pattern(self, outcome: Outcome) -> Failed | None:
+    def _status_of_output(self, ended: ProgramEnd) -> Failed | None:
         for pattern in self.benchmark.patterns:
-            for text in (outcome.stderr, outcome.stdout):
+            for text in (ended.stderr, ended.stdout):
                 if found := re.search(pattern.text, text):
                     line = text[text.rfind("\n", 0, found.start()) + 1 :].split("\n", 1)[0]
                     return Ended(pattern.status, " ".join(line.split())[:300])
         return None
 
-    def _answers(
-        self, asked: Sequence[Ask], scopes: Mapping[int, Scope], text: str, compile_ns: float | None, outcome: Outcome
-    ) -> Answers:
+    def _read(self, scopes: Mapping[int, Scope], text: str, compile_ns: float | None, ended: ProgramEnd) -> Answers:
         result = self.benchmark.result
         rows = rows_of(result, text)
         answers: Answers = {}
-        for position, (problem, _) in asked:
+        for position, scope in scopes.items():
             try:
-                row = row_for(result, rows, scopes[position])
+                row = row_for(result, rows, scope)
+                if row is not None:
+                    said = answer_of(result, row, self.backend.flops(self.vectors[position][0]), self.verify)
+                    answers[position] = replace(said, compile_ns=compile_ns)
+                elif self.benchmark.mode == "vector":
+                    words = f"; its last line is: {ended.last_line}" if ended.last_line else "; it printed nothing"
+                    form = f"result that matches {result.time.at!r}" if result.format == "regex" else f"{result.format} result"
+                    raise Ended("launch_error", f"the program's answer has no {form}{words}")
             except Failed as error:
                 answers[position] = error
-                continue
-            if row is not None:
-                said = answer_of(result, row, self.backend.flops(problem), bool(self.wanted["verify"]))
-                answers[position] = replace(said, compile_ns=compile_ns) if isinstance(said, Answer) else said
-            elif self.benchmark.mode == "vector":
-                words = f"; its last line is: {outcome.last_line}" if outcome.last_line else "; it printed nothing"
-                wanted = f"result that matches {result.time.at!r}" if result.format == "regex" else f"{result.format} result"
-                answers[position] = Ended("launch_error", f"the program's answer has no {wanted}{words}")
         return answers
 
 
-def progress_pattern(text: str) -> str:
-    """`progress` as a regular expression: `{id}` becomes a group of that name, doubled braces single ones."""
-    return Scope({ID: "(?P<id>[0-9a-f]+-[0-9]+-[0-9]+)"}, {}).fill(text) if names_in(text) else Scope({}, {}).fill(text)
-
-
-def _parts(missing: list[Ask], ran: _Ran) -> list[list[Ask]]:
-    """How the vectors without an answer are asked about again."""
-    here = [item for item in missing if item[0] == ran.at]
-    if here:  # the program said which vector it was at
-        others = [item for item in missing if item[0] != ran.at]
-        return [part for part in (here, others) if part]
-    # A program that answers as it goes stopped at the first vector without an answer; others do not show where.
-    cut = 1 if ran.answers else len(missing) // 2
-    return [part for part in (missing[:cut], missing[cut:]) if part]
-
-
-def _vector(wanted: Input, scope: Scope) -> Any:
+def vector_document(wanted: InputTable, scope: Scope) -> Any:
     """One vector in the shape that the program reads."""
-    shape = dict(wanted.vector)
+    shape = wanted.vector
     for variant in wanted.variants:
         if text_of(scope[variant.of]) in variant.values:
-            shape = {name: text for name, text in shape.items() if name not in variant.without} | variant.vector
-    return scope.document(shape) if shape else _plain(scope)
-
-
-def _plain(scope: Scope) -> dict[str, Any]:
-    """A vector as it is, for programs that read kerncast's own form."""
-    parts = {
-        kind: {name.partition(".")[2]: value for name, value in scope.values.items() if name.startswith(f"{kind}.")}
-        for kind in ("problem", "config")
-    }
+            shape = variant.changed(shape)
+    if shape:
+        return scope.document(shape)
+    # As it is, for programs that read kerncast's own form.
+    parts: dict[str, dict[str, Any]] = {"problem": {}, "config": {}}
+    for name, value in scope.values.items():
+        half, _, short = name.partition(".")
+        if half in parts:
+            parts[half][short] = value
     return {"id": scope["id"], **parts}
 
 
@@ -230,3 +212,145 @@ def _read_file(directory: str | Path, path: str) -> str:
             return file.read(RESULT_BYTES).decode(errors="replace")
     except OSError:
         return ""
+
+
+# -- answers ---------------------------------------------------------------------------------------------
+
+
+def _step(place: Any, at: At) -> Any:
+    """The value at a place; `_NOTHING` when there is none."""
+    node = place
+    for key in [at] if isinstance(at, str) else at:
+        inside = range(-len(node), len(node)) if isinstance(node, list) else node if isinstance(node, Mapping) else ()
+        if key not in inside:
+            return _NOTHING
+        node = node[key]
+    return node
+
+
+def _json_values(text: str) -> Iterator[Any]:
+    """The JSON values in a text, whatever else was printed around them."""
+    try:
+        yield json.loads(text)
+        return
+    except (ValueError, RecursionError):
+        pass
+    decoder = json.JSONDecoder()
+    end = 0
+    for tried, start in enumerate(re.finditer(r"[\[{]", text)):
+        if tried >= JSON_STARTS:
+            return
+        if start.start() < end:
+            continue
+        try:
+            value, end = decoder.raw_decode(text, start.start())
+        except (ValueError, RecursionError):
+            continue
+        yield value
+
+
+def _json_rows(result: ResultTable, text: str) -> Iterator[Any]:
+    for value in _json_values(text):
+        found = _step(value, result.rows)
+        yield from found if isinstance(found, list) else [] if found is _NOTHING else [found]
+
+
+def _csv_rows(result: ResultTable, text: str) -> Iterator[Any]:
+    """Rows below the first line that names every column in question."""
+    wanted = {str(at) for key, at in result.places() if key != "result.label"}
+    lines = [line for line in text.splitlines() if line.strip()]
+    for number, line in enumerate(lines):
+        if all(name in line for name in wanted):
+            names = [cell.strip() for cell in next(csv.reader([line]))]
+            if wanted <= set(names):
+                rows = csv.reader(lines[number + 1 :])
+                yield from (dict(zip(names, map(str.strip, row), strict=False)) for row in rows)
+                return
+
+
+def _regex_rows(result: ResultTable, text: str) -> Iterator[Any]:
+    """One row, each value the first group of its expression."""
+    found = {str(at): re.search(str(at), text) for _, at in result.places()}
+    row = {at: match[1] for at, match in found.items() if match and match[1] is not None}
+    if row:
+        yield row
+
+
+_ROWS: dict[str, Callable[[ResultTable, str], Iterator[Any]]] = {"json": _json_rows, "csv": _csv_rows, "regex": _regex_rows}
+
+
+def rows_of(result: ResultTable, text: str) -> list[Any]:
+    """The rows of an answer that have a time or a status."""
+    try:
+        rows = list(_ROWS[result.format](result, text))
+    except csv.Error:
+        return []
+    places = [item.at for item in (result.time, result.status) if item]
+    return [row for row in rows if any(_step(row, at) is not _NOTHING for at in places)]
+
+
+def _fits(result: ResultTable, row: Any, scope: Scope) -> bool:
+    for item in result.match:
+        found = _step(row, item.at)
+        if found is _NOTHING:
+            return False
+        text = text_of(found)
+        if item.equals is not None and text != scope.fill(item.equals):
+            return False
+        if item.pattern is not None and not re.fullmatch(scope.fill(item.pattern, escape=True), text):
+            return False
+    return True
+
+
+def row_for(result: ResultTable, rows: list[Any], scope: Scope) -> Any | None:
+    """The row that belongs to a vector, by its content and never by its position; None when there is none."""
+    fitting = [row for row in rows if _fits(result, row, scope)]
+    if not fitting:
+        return None
+    if len(fitting) > 1 and result.pick == "only":
+        many = f'{len(fitting)} results fit this vector: add to result.match, or set pick = "first" or "last"'
+        raise Ended("launch_error", many)
+    return fitting[-1 if result.pick == "last" else 0]
+
+
+def _text(read: ValuePlace | None, row: Any) -> str:
+    found = _NOTHING if read is None else _step(row, read.at)
+    return "" if found is _NOTHING or found is None else " ".join(str(found).split())[:300]
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def answer_of(result: ResultTable, row: Any, flops: float, verify: bool = True) -> ProgramAnswer:
+    """What a row says about its vector; `flops` turns a rate into a time. Only a checked row must report its error."""
+    if result.status is not None:
+        said = _text(result.error, row)
+        word = text_of(value) if (value := _step(row, result.status.at)) is not _NOTHING else "none"
+        status = result.status.values.get(word)
+        if status is None:
+            unknown = f"the program said '{word[:80]}', for which result.status has no word: {said}"
+            raise Ended("launch_error", unknown.rstrip(": "))
+        if status != "ok":
+            raise Ended(status, said or f"the program said '{word}'")
+    reported = _step(row, result.max_abs_err.at) if result.max_abs_err else None
+    error = None if reported is _NOTHING or reported in (None, "") else _number(reported)
+    if result.max_abs_err and result.tolerance is not None:
+        if error is None and verify:
+            raise Ended("wrong_result", "the program was asked to check its result, but its answer has no largest error")
+        if error is not None and not error <= result.tolerance:
+            raise Ended("wrong_result", f"the largest error is {error:g}, more than {result.tolerance:g}")
+    value = _step(row, result.time.at)
+    number, unit = _number(value), result.time.unit
+    if not (math.isfinite(number) and number > 0):
+        shown = "none" if value is _NOTHING else repr(value)[:80]
+        raise Ended("launch_error", f"the program's answer has no time: expected a positive number of {unit}, got {shown}")
+    time_ns = number * UNITS[unit] if unit in UNITS else flops / (number * RATES[unit])
+    label = _text(result.label, row)
+    error = error if error is not None and math.isfinite(error) else None
+    return ProgramAnswer(time_ns, error, label=label if label and label.isprintable() else None)

@@ -52,7 +52,7 @@ class Pulse:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProgramEnd:
     """How a program ended and what it printed. `code` is negative for a signal."""
 
     code: int
@@ -78,7 +78,8 @@ class Outcome:
             return Ended("timeout", f"the program did not end within {self.seconds:.0f} s and was killed{words}")
         if self.code < 0:
             status = "out_of_memory" if self.code == -signal.SIGKILL and self.oom_killed else "crash"
-            return Ended(status, f"the program ended with {_signal_name(-self.code)}{words}")
+            name = next((known.name for known in signal.Signals if known == -self.code), f"signal {-self.code}")
+            return Ended(status, f"the program ended with {name}{words}")
         status = exit_codes.get(str(self.code), "ok" if self.code == 0 else "launch_error")
         return None if status == "ok" else Ended(status, f"the program ended with exit code {self.code}{words}")
 
@@ -86,12 +87,6 @@ class Outcome:
 def located(program: str, directory: str = "") -> str:
     """A program by name as it is; one by a relative path in its own folder, or where the collection was started."""
     return os.path.join(directory or os.getcwd(), program) if os.sep in program else program
-
-
-def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"
 
 
 class _Tail:
@@ -117,7 +112,7 @@ def _end(guard: subprocess.Popen[bytes]) -> None:
     guard.wait()
 
 
-class Programs:
+class ProgramRunner:
     """Starts programs, one guard for all of them, and a scratch folder that goes with it."""
 
     def __init__(self) -> None:
@@ -160,13 +155,13 @@ class Programs:
         directory: str | Path | None = None,
         stdin: Path | None = None,
         pulse: Pulse | None = None,
-    ) -> Outcome:
+    ) -> ProgramEnd:
         """Run a program to its end or its deadline. Raise `Ended` if it cannot be started."""
         ooms = oom_kills()
         with self._lock:
             self._count += 1
             mark = f"{self.scratch}#{self._count}#"
-        watch = _Watch(timeout, pulse)
+        watch = _ProgramWatch(timeout, pulse)
         with open(stdin or os.devnull, "rb") as given:
             try:
                 process = subprocess.Popen(
@@ -188,7 +183,7 @@ class Programs:
             code = process.wait()
             end_marked(mark)
             self._tell(f"-{process.pid}\n")
-        return Outcome(code, timed_out, time.monotonic() - watch.began, out, err, oom_kills() > ooms, watch.at)
+        return ProgramEnd(code, timed_out, time.monotonic() - watch.began, out, err, oom_kills() > ooms, watch.at)
 
 
 def _kill_group(group: int) -> None:
@@ -196,7 +191,7 @@ def _kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-class _Watch:
+class _ProgramWatch:
     """A program's deadline, which moves on with each line that says that it goes on."""
 
     def __init__(self, timeout: float, pulse: Pulse | None) -> None:
