@@ -26,7 +26,7 @@ import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 import kerncast
-from kerncast.core.io.checksums import file_checksum
+from kerncast.core.io.artefact import file_checksum
 from kerncast.core.progress import Progress
 from kerncast.data import Dataset, schema
 from kerncast.data.journal import NAME

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from kerncast.core.io.artefact import json_text
 from kerncast.core.io.foreign import read_json
-from kerncast.core.io.versioned import json_text
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.models.manifest import MANIFEST, Range
 from kerncast.models.model import Model

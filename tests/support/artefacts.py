@@ -206,7 +206,7 @@ def every_artefact(folder: Path) -> dict[str, Path]:
 
 def reseal(data: dict[str, Any]) -> bytes:
     """The text of a changed manifest with the checksum that it would have: for tests of what checksums do not find."""
-    from kerncast.core.io.versioned import SEAL, json_text, seal_of
+    from kerncast.core.io.artefact import SEAL, json_text, seal_of
 
     bare = {name: value for name, value in data.items() if name != SEAL}
     return json_text({**bare, SEAL: seal_of(msgspec.json.decode(msgspec.json.encode(bare)))})

@@ -108,7 +108,7 @@ def changed_part(path, change):
     (part,) = dataset.contents.parts
     rows = change(pl.read_parquet(path / part.file))
     rows.write_parquet(path / part.file)
-    from kerncast.core.io.checksums import file_checksum
+    from kerncast.core.io.artefact import file_checksum
     from kerncast.data.schema import content_digest
 
     part = msgspec.structs.replace(part, checksum=file_checksum(path / part.file), content=content_digest([rows]))

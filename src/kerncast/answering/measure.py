@@ -30,9 +30,8 @@ from pathlib import Path
 
 import msgspec
 
-from kerncast.core.io.artefact import ArtefactKind, Findings
+from kerncast.core.io.artefact import ArtefactKind, Findings, Versioned
 from kerncast.core.io.atomic import replace_file
-from kerncast.core.io.versioned import Versioned
 from kerncast.core.op import Config, Family, Problem
 from kerncast.core.space import Value
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError

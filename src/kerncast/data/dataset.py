@@ -15,11 +15,10 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from kerncast.core.io.arguments import names_a_file_inside
+from kerncast.core.io.artefact import Versioned, file_checksum
 from kerncast.core.io.atomic import cannot_write, copy_directory, drafted, refuse_existing, write_atomically, write_bytes
-from kerncast.core.io.checksums import file_checksum
 from kerncast.core.io.lock import in_turn
-from kerncast.core.io.places import names_a_file_inside
-from kerncast.core.io.versioned import Versioned
 from kerncast.core.op import Family
 from kerncast.data import schema, skipping
 from kerncast.data.frames import Frame, as_polars, is_frame

@@ -19,9 +19,9 @@ import numpy as np
 import polars as pl
 
 from kerncast.core.arrays import Ints
+from kerncast.core.io.artefact import Versioned
 from kerncast.core.io.foreign import decode_json, key_rule
 from kerncast.core.io.lock import is_held
-from kerncast.core.io.versioned import Versioned
 from kerncast.core.op import Family
 from kerncast.core.space import Space
 from kerncast.data import schema

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 import polars as pl
 
+from kerncast.core.io.artefact import file_checksum
 from kerncast.core.io.atomic import write_atomically
-from kerncast.core.io.checksums import file_checksum
 from kerncast.core.io.foreign import guarded
 from kerncast.core.io.parquet import read_parquet
 from kerncast.errors import BadFile, InvalidValue

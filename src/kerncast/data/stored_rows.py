@@ -13,7 +13,7 @@ import polars as pl
 
 from kerncast.core.arrays import Ints
 from kerncast.core.device import Device
-from kerncast.core.io.checksums import differing
+from kerncast.core.io.artefact import differing
 from kerncast.core.io.foreign import guarded
 from kerncast.core.io.parquet import read_parquet, scan_parquet
 from kerncast.core.op import Family

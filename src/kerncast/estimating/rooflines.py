@@ -10,7 +10,7 @@ from kerncast.errors import InvalidValue
 from kerncast.estimating.calls import Call
 from kerncast.estimating.formats import weight_bytes
 
-# The shares of the peaks that kernels reach; as in `kerncast.core.work.Work.expected_ns`.
+# The shares of the peaks that kernels reach; as in `kerncast.core.op.declaration.Work.expected_ns`.
 COMPUTE_SHARE, MEMORY_SHARE = 0.7, 0.8
 # What a kernel takes that does next to nothing. With it, the kernels of vLLM 0.24 and TensorRT-LLM 1.3 that quantise a matrix
 # (they only read and write; 26,048 rows of eight GPUs in AIConfigurator's tables) take 0.94 times what `roofline_of`

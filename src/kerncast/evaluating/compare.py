@@ -14,7 +14,7 @@ import polars as pl
 from kerncast.answering.selector import Selector
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.io import html
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.core.io.terminal import assignments, counted, distinct, on_device
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue

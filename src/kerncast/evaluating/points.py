@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.core.work import BANDWIDTH, TFLOPS
+from kerncast.core.op.declaration import BANDWIDTH, TFLOPS
 from kerncast.learning.scoring.metrics import Predicted
 from kerncast.learning.tables.table import Table
 

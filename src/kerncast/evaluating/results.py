@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from kerncast.core.work import BANDWIDTH, TFLOPS
+from kerncast.core.op.declaration import BANDWIDTH, TFLOPS
 from kerncast.learning.scoring.metrics import Figure, Figures
 
 if TYPE_CHECKING:

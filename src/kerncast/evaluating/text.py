@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kerncast.core.io.terminal import TextTable, assignments, counted, distinct, duration, printable, three_digits
+from kerncast.core.op.declaration import BANDWIDTH, TFLOPS
 from kerncast.core.op.limits import sentence
-from kerncast.core.work import BANDWIDTH, TFLOPS
 from kerncast.evaluating.solutions.scoring import said
 from kerncast.learning.scoring.metrics import LOG_ERRORS
 

@@ -17,9 +17,8 @@ import polars as pl
 from msgspec import structs
 
 from kerncast.core.device import Device
-from kerncast.core.io.help import Help
-from kerncast.core.io.places import named_values
-from kerncast.core.io.shell import word
+from kerncast.core.io.arguments import Help, named_values
+from kerncast.core.io.quoting import word
 from kerncast.core.op import Family
 from kerncast.core.progress import Stop, never
 from kerncast.data.schema import Status

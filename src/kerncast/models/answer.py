@@ -10,8 +10,8 @@ from typing import Any
 from kerncast.core.io import html
 from kerncast.core.io.terminal import assignments, duration, known, printable, three_digits
 from kerncast.core.op import Config, Family, Problem
+from kerncast.core.op.declaration import BANDWIDTH, TFLOPS
 from kerncast.core.parameters import Bool, Categorical
-from kerncast.core.work import BANDWIDTH, TFLOPS
 from kerncast.models.limits.envelope import Verdict
 from kerncast.models.limits.trained import OutOfRange
 from kerncast.models.statuses import Answered

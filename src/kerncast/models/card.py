@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kerncast.core import rates
-from kerncast.core.io import html, markdown
+from kerncast.core.io import html
+from kerncast.core.io.quoting import markdown_code, markdown_text
 from kerncast.core.io.terminal import distinct
 from kerncast.learning.scoring.trials import CONFIG
 from kerncast.models.limits.trained import fact_words, range_words
@@ -58,7 +59,7 @@ def _figures(evaluation: dict[str, Any]) -> list[str]:
         f"{how} {evaluation['split']}, {_problems(evaluation)}; 95 % bootstrap intervals over problems.",
         *([ONE_PROBLEM] if evaluation["split"] == CONFIG else []),
         "",
-        "| | model | " + " | ".join(map(markdown.text, evaluation["baselines"])) + " |",
+        "| | model | " + " | ".join(map(markdown_text, evaluation["baselines"])) + " |",
         "|---|---|" + "---|" * len(evaluation["baselines"]),
     ]
     for name, title in ROWS:
@@ -70,20 +71,20 @@ def _figures(evaluation: dict[str, Any]) -> list[str]:
 
 def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict[str, float]) -> str:
     """The card as Markdown."""
-    device = ", ".join(f"{markdown.text(item.title)} ({markdown.code(item.name)})" for item in manifest.devices)
+    device = ", ".join(f"{markdown_text(item.title)} ({markdown_code(item.name)})" for item in manifest.devices)
     lines = [
-        f"# {markdown.text(manifest.family)}, {markdown.text(manifest.kind)}",
+        f"# {markdown_text(manifest.family)}, {markdown_text(manifest.kind)}",
         "",
-        f"Predicts the time of {markdown.code(manifest.family)} on {device}"
-        + (f" for {', '.join(map(markdown.text, manifest.dtypes))}" if manifest.dtypes else "")
+        f"Predicts the time of {markdown_code(manifest.family)} on {device}"
+        + (f" for {', '.join(map(markdown_text, manifest.dtypes))}" if manifest.dtypes else "")
         + ".",
         "",
         "## Trained on",
         "",
         f"{manifest.data.rows:,} measured vectors ({manifest.data.failures:,} of them failures), {manifest.data.problems:,} "
         f"problems in {manifest.data.groups:,} groups, {manifest.data.configs:,} configs; digest "
-        f"{markdown.code(manifest.data.digest)}.",
-        f"Software: {markdown.text('; '.join(manifest.software) or 'not recorded')}.",
+        f"{markdown_code(manifest.data.digest)}.",
+        f"Software: {markdown_text('; '.join(manifest.software) or 'not recorded')}.",
         f"Noise of a label (median relative standard error): "
         f"{'unknown' if manifest.data.noise_floor is None else format(manifest.data.noise_floor, '.2%')}.",
         "",
@@ -96,20 +97,20 @@ def model_card(manifest: Manifest, evaluation: dict[str, Any], importances: dict
         trained = ", ".join(map(str, seen.labels)) if seen.labels else f"{seen.low} to {seen.high}"
         fact = manifest.facts.get(name)
         said = f"{trained}{'' if fact is None else f', {fact_words(fact)} only'}"
-        lines.append(f"| {markdown.text(name)} | {markdown.text(said)} |")
+        lines.append(f"| {markdown_text(name)} | {markdown_text(said)} |")
     if manifest.features.left_out:
         needs = [f"{name} ({', '.join(numbers)})" for name, numbers in manifest.features.left_out.items()]
-        lines += ["", f"Features left out because the device's profile lacks a number: {markdown.text(', '.join(needs))}."]
+        lines += ["", f"Features left out because the device's profile lacks a number: {markdown_text(', '.join(needs))}."]
     for record in manifest.devices:
         told = ", ".join(rates.amount(name, value) for name, value in record.device.estimated.items())
         if told:
-            lines += ["", markdown.text(
+            lines += ["", markdown_text(
                 f"Times are learned relative to {told} on {record.name}: its profile lacks these rates, and the fastest rows "
                 "reached them."
             )]  # fmt: skip
     if importances:
         lines += ["", "## What it looks at", "", "| feature | share of the gain |", "|---|---|"]
-        lines += [f"| {markdown.text(name)} | {share:.1%} |" for name, share in list(importances.items())[:15]]
+        lines += [f"| {markdown_text(name)} | {share:.1%} |" for name, share in list(importances.items())[:15]]
     return "\n".join(lines) + "\n"
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from kerncast.core.device import Device
-from kerncast.core.io.checksums import file_checksum
-from kerncast.core.io.places import names_a_file_inside
-from kerncast.core.io.versioned import Versioned
+from kerncast.core.io.arguments import names_a_file_inside
+from kerncast.core.io.artefact import Versioned, file_checksum
 from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.data.dataset import DeviceRecord
 from kerncast.errors import BadFile, NotFound

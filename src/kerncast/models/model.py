@@ -17,9 +17,9 @@ import polars as pl
 from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.core.device import Device
 from kerncast.core.expr import Program
+from kerncast.core.io.arguments import given_path
 from kerncast.core.io.atomic import copy_directory
 from kerncast.core.io.foreign import key_rule
-from kerncast.core.io.places import given_path
 from kerncast.core.io.terminal import printable
 from kerncast.core.op import Family, Problem
 from kerncast.data import schema

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 
 from kerncast.core.arrays import Floats
+from kerncast.core.io.artefact import Versioned
 from kerncast.core.io.atomic import write_bytes
-from kerncast.core.io.versioned import Versioned
 from kerncast.errors import InvalidValue
 from kerncast.models.errors import LEVEL
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import polars as pl
 
+from kerncast.core.io.artefact import file_checksum, json_text
 from kerncast.core.io.atomic import build_directory, refuse_unwritable
-from kerncast.core.io.checksums import file_checksum
-from kerncast.core.io.versioned import json_text
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.gbdt import Gbdt
 from kerncast.models.limits.choices import SERVING, serving_of

@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kerncast.core.io.places import data_folder, open_above
-from kerncast.core.io.shell import word
+from kerncast.core.io.arguments import data_folder, open_above
+from kerncast.core.io.quoting import word
 from kerncast.core.io.terminal import printable
 from kerncast.errors import BadFile, CannotWrite
 

@@ -19,9 +19,9 @@ import time
 from functools import cache
 from pathlib import Path
 
+from kerncast.core.io.arguments import private_cache
+from kerncast.core.io.artefact import is_intact, keep_sum
 from kerncast.core.io.atomic import replace_file, scratch_folder
-from kerncast.core.io.checksums import is_intact, keep_sum
-from kerncast.core.io.places import private_cache
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import CannotWrite, KerncastError
 from kerncast.measuring.backends.contract import CannotCompile

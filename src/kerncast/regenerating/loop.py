@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from kerncast.core.io.artefact import json_text
 from kerncast.core.io.atomic import write_bytes
 from kerncast.core.io.lock import one_writer
-from kerncast.core.io.versioned import json_text
 from kerncast.core.op import Family
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset

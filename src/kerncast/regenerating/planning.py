@@ -12,7 +12,7 @@ import polars as pl
 
 from kerncast.core.device import Device
 from kerncast.core.expr import Program
-from kerncast.core.io.shell import word
+from kerncast.core.io.quoting import word
 from kerncast.core.op import Family
 from kerncast.data.importers import get_importer
 from kerncast.errors import BadFile, InvalidValue, NotFound

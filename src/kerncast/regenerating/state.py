@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from kerncast.core.io.artefact import ArtefactKind, Findings
+from kerncast.core.io.artefact import ArtefactKind, Findings, Versioned
 from kerncast.core.io.atomic import is_draft, write_bytes
-from kerncast.core.io.versioned import Versioned
 from kerncast.errors import InvalidValue
 from kerncast.regenerating.routine import STEPS, Routine
 from kerncast.version import __version__

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from kerncast.core.io.places import given_path
+from kerncast.core.io.arguments import given_path
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library import devices
 from kerncast.measuring.backends.inductor.build import cpu_software

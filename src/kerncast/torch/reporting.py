@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from kerncast.core.io import html
+from kerncast.core.io.artefact import json_text
 from kerncast.core.io.atomic import write_bytes
 from kerncast.core.io.foreign import guarded, read_json
 from kerncast.core.io.terminal import TextTable, assignments, duration, printable
-from kerncast.core.io.versioned import json_text
 from kerncast.torch import decisions
 from kerncast.torch.decisions import ABSTAINED, CHOSEN, TIMED, Decision
 from kerncast.torch.saying import say

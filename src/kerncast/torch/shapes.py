@@ -9,12 +9,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from kerncast.core.io.arguments import given_path
+from kerncast.core.io.artefact import json_text
 from kerncast.core.io.atomic import write_bytes
 from kerncast.core.io.html import note, panel
 from kerncast.core.io.html import table as html_table
-from kerncast.core.io.places import given_path
 from kerncast.core.io.terminal import TextTable, counted, line
-from kerncast.core.io.versioned import json_text
 from kerncast.core.parameters import Value
 from kerncast.errors import InvalidValue
 from kerncast.torch.shape_problems import problem_of

@@ -18,8 +18,8 @@ import polars as pl
 
 from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.core.device import Device
+from kerncast.core.io.artefact import file_checksum
 from kerncast.core.io.atomic import build_directory, refuse_unwritable
-from kerncast.core.io.checksums import file_checksum
 from kerncast.core.parameters import Categorical
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from kerncast.core.arrays import Flags
-from kerncast.core.io.versioned import json_text
+from kerncast.core.io.artefact import json_text
 from kerncast.core.op import Family
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import Options, Target

@@ -14,9 +14,8 @@ import polars as pl
 
 from kerncast.core.arrays import Array
 from kerncast.core.device import PEAK
+from kerncast.core.io.artefact import json_text, own_checksums
 from kerncast.core.io.atomic import build_directory, refuse_unwritable
-from kerncast.core.io.checksums import own_checksums
-from kerncast.core.io.versioned import json_text
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset, record_of
 from kerncast.data.isolated_times import isolated_times, report_of

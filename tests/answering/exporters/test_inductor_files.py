@@ -17,7 +17,7 @@ import kerncast as kc
 from kerncast.answering.exporters.autoheuristic import Heuristic, context_columns, distill_heuristic, python_source
 from kerncast.answering.exporters.lookup_table import key_of, lookup_table
 from kerncast.answering.selector import Selector
-from kerncast.core.io.python import comment, literal
+from kerncast.core.io.quoting import python_comment, python_literal
 from kerncast.core.io.terminal import known
 from kerncast.core.op import Problem
 from kerncast.errors import InvalidValue
@@ -318,11 +318,11 @@ def test_options_that_do_not_fit_are_refused(model, tmp_path, options, rule):
 def test_generated_python_holds_any_text_as_text():
     """Names that end a string or a line stay literals and comments; numbers that Python lacks are refused."""
     for text in TEXTS:
-        assert ast.literal_eval(literal(text)) == text
-        assert literal(text).isascii()
-        assert ast.parse(f"{comment(text)}\nx = 1").body[0].lineno == 2
+        assert ast.literal_eval(python_literal(text)) == text
+        assert python_literal(text).isascii()
+        assert ast.parse(f"{python_comment(text)}\nx = 1").body[0].lineno == 2
     with pytest.raises(InvalidValue, match="must be finite, got inf"):
-        literal(float("inf"))
+        python_literal(float("inf"))
 
 
 def test_a_deep_tree_is_divided_into_functions(model):

@@ -12,7 +12,7 @@ import kerncast
 from kerncast.app.cli import VERBS, program
 from kerncast.app.cli.options import in_options
 from kerncast.app.cli.verb import Verb, verb
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.errors import InvalidValue
 
 # Functions of the package whose verb has another name, and verbs whose function is a method.

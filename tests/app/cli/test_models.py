@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from kerncast.app import cli
-from kerncast.core.io.checksums import file_checksum
+from kerncast.core.io.artefact import file_checksum
 from kerncast.models.manifest import PREDICTIONS, read_manifest, write_manifest
 
 ANALYTIC = "kerncast.testing.backends:Analytic"

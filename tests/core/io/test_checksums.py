@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from tests.support.artefacts import reseal
 
-from kerncast.core.io import checksums
+from kerncast.core.io import artefact
+from kerncast.core.io.artefact import seal_of
 from kerncast.core.io.foreign import decode_json, decode_toml, load_json
-from kerncast.core.io.versioned import seal_of
 from kerncast.data import Dataset
 from kerncast.errors import BadFile
 from kerncast.models import Model
@@ -30,8 +30,8 @@ def folder(tmp_path):
 def test_a_part_is_verified_when_its_rows_are_read_and_again_only_after_a_change(folder, monkeypatch):
     """A flipped bit is refused by every reader, not only by inspect and merge; an unchanged file is hashed once."""
     hashed = []
-    own = checksums._hashed
-    monkeypatch.setattr(checksums, "_hashed", lambda path: hashed.append(path) or own(path))
+    own = artefact._hashed
+    monkeypatch.setattr(artefact, "_hashed", lambda path: hashed.append(path) or own(path))
     assert Dataset.open(folder).read().height == 120
     assert Dataset.open(folder).read().height == 120
     (part,) = {*hashed}

@@ -10,10 +10,10 @@ import pytest
 from tests.support.artefacts import reseal
 
 from kerncast.core.io import atomic
+from kerncast.core.io.artefact import Versioned
 from kerncast.core.io.atomic import build_directory, drafted, is_draft, refuse_unwritable, replace_file, write_text
 from kerncast.core.io.foreign import decode_toml
 from kerncast.core.io.lock import in_turn
-from kerncast.core.io.versioned import Versioned
 from kerncast.errors import BadFile, CannotWrite, InvalidValue
 
 

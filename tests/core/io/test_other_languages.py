@@ -17,8 +17,8 @@ from tests.support.hostile import LONG, TEXTS
 from kerncast.app.api.printing import echo
 from kerncast.app.api.showing import LineShow, TerminalShow
 from kerncast.app.cli.views.output import draw
-from kerncast.core.io import html, markdown, toml
-from kerncast.core.io.shell import word
+from kerncast.core.io import html
+from kerncast.core.io.quoting import markdown_code, markdown_text, toml_comment, toml_string, toml_table, word
 from kerncast.core.io.terminal import LONGEST_LINE, TextTable, json_printable, line
 from kerncast.data.importers.guess import draft_mapping
 from kerncast.testing.repeats import repeats
@@ -37,7 +37,7 @@ def is_plain(text):
 @given(ANY, ANY)
 def test_a_toml_string_is_one_string(key, value):
     """As a key, a value and a comment; a half character becomes the replacement character."""
-    text = f"{toml.comment(value)}\n{toml.string(key)} = {toml.inline_table({value: key})}\n"
+    text = f"{toml_comment(value)}\n{toml_string(key)} = {toml_table({value: key})}\n"
     assert is_plain(text)
 
     def whole(given):
@@ -50,7 +50,7 @@ def test_a_toml_string_is_one_string(key, value):
 @given(ANY)
 def test_markdown_text_has_no_markup(text):
     """In a cell, a heading and a code span: no element, link, image, emphasis or further cell comes out of it."""
-    page = f"# a {markdown.text(text)}\n\n| h | i |\n|---|---|\n| {markdown.text(text)} | {markdown.code(text)} |\n"
+    page = f"# a {markdown_text(text)}\n\n| h | i |\n|---|---|\n| {markdown_text(text)} | {markdown_code(text)} |\n"
     tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(page)
     assert [token.type for token in tokens].count("td_open") == 2
     assert [token.type for token in tokens].count("heading_open") == 1

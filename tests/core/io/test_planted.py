@@ -5,10 +5,10 @@ import os
 import pytest
 
 import kerncast
+from kerncast.core.io.arguments import open_above
+from kerncast.core.io.artefact import Versioned
 from kerncast.core.io.atomic import remove_directory
 from kerncast.core.io.lock import in_turn, is_held, one_writer
-from kerncast.core.io.places import open_above
-from kerncast.core.io.versioned import Versioned
 from kerncast.errors import BadFile
 
 

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from kerncast.core.io.places import private_cache
+from kerncast.core.io.arguments import private_cache
 from kerncast.errors import CannotWrite
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kerncast.core.io.checksums import file_checksum, own_checksums
+from kerncast.core.io.artefact import file_checksum, own_checksums
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.learning.learners.lightgbm_text import load_forest, parse_forest
 from kerncast.models.manifest import read_manifest, write_manifest

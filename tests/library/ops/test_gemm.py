@@ -10,7 +10,7 @@ from tests.support.artefacts import reseal
 
 from kerncast.answering.query import Query, among
 from kerncast.answering.selector import Selector
-from kerncast.core.io.checksums import file_checksum
+from kerncast.core.io.artefact import file_checksum
 from kerncast.core.op import Problem, key_text
 from kerncast.data import Dataset, schema
 from kerncast.data.dataset import merge

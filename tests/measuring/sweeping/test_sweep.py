@@ -12,7 +12,7 @@ import pytest
 from tests.support.artefacts import reseal
 
 from kerncast.app import cli
-from kerncast.core.io.checksums import file_checksum
+from kerncast.core.io.artefact import file_checksum
 from kerncast.core.op import Config, Family, Problem
 from kerncast.core.parameters import Bool, Categorical, Choice, Int
 from kerncast.core.progress import Progress

@@ -12,9 +12,8 @@ import msgspec
 from kerncast.answering.exporters import Exporter, NoOptions
 from kerncast.answering.inputs import read_problem_file
 from kerncast.answering.selector import Selector
-from kerncast.core.io.artefact import ArtefactKind, Findings
+from kerncast.core.io.artefact import ArtefactKind, Findings, Versioned
 from kerncast.core.io.atomic import build_directory, write_atomically, write_bytes
-from kerncast.core.io.versioned import Versioned
 from kerncast.core.op import Problem
 from kerncast.core.progress import Progress
 from kerncast.errors import BadFile, InvalidValue

@@ -22,8 +22,8 @@ from typing import Any
 from kerncast.answering.exporters import Exporter
 from kerncast.answering.exporters.json_csv import problems_of
 from kerncast.answering.selector import Selector
+from kerncast.core.io.artefact import json_text
 from kerncast.core.io.atomic import write_bytes
-from kerncast.core.io.versioned import json_text
 from kerncast.core.op import Family, Problem
 from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue

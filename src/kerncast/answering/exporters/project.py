@@ -12,11 +12,9 @@ import msgspec
 
 from kerncast.answering.exporters import Exporter
 from kerncast.answering.exporters.golden import golden_decisions, golden_vectors
-from kerncast.core.io.artefact import ArtefactKind, Findings, PathContents
+from kerncast.core.io.artefact import ArtefactKind, Findings, PathContents, Versioned, file_checksum
 from kerncast.core.io.atomic import build_directory, refuse_existing
 from kerncast.core.io.c import KEYWORDS, c_integer, c_number, filled, plain_words
-from kerncast.core.io.checksums import file_checksum
-from kerncast.core.io.versioned import Versioned
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
 from kerncast.models.given import for_export

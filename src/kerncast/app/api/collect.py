@@ -13,7 +13,7 @@ from kerncast.app.api.parameters import MaxFlops
 from kerncast.app.api.results import Problems, assignments, place_of, problem_texts, with_preset
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.core.op import Family
 from kerncast.core.progress import Progress, Stop
 from kerncast.data.dataset import Dataset

@@ -8,8 +8,7 @@ from typing import Annotated
 from kerncast.app.api.measured import paths_of
 from kerncast.app.api.parameters import Datasets, ModelOf, RowsOf, Where
 from kerncast.app.api.results import model_of, row_conditions
-from kerncast.core.io.help import Help
-from kerncast.core.io.places import check_place
+from kerncast.core.io.arguments import Help, check_place
 from kerncast.evaluating.compare import LIMITS, Limits, Verdict
 from kerncast.evaluating.compare import compare as run
 from kerncast.evaluating.predictions import write_predictions

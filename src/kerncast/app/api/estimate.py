@@ -13,9 +13,8 @@ from kerncast.app.api.parameters import StoreOf
 from kerncast.app.api.predict import predict
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
+from kerncast.core.io.arguments import Help, check_place
 from kerncast.core.io.atomic import write_text
-from kerncast.core.io.help import Help
-from kerncast.core.io.places import check_place
 from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue, KerncastError, quoted
 from kerncast.estimating.calls import COLLECTIVES

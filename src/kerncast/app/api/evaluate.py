@@ -13,8 +13,7 @@ from kerncast.app.api.on_ray import HERE, Cluster, spread_over
 from kerncast.app.api.parameters import Datasets, ModelOf, RowsOf, Where
 from kerncast.app.api.results import model_of, row_conditions
 from kerncast.app.api.showing import Wanted, shown
-from kerncast.core.io.help import Help
-from kerncast.core.io.places import check_place
+from kerncast.core.io.arguments import Help, check_place
 from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.budget import budget_curves

@@ -12,9 +12,8 @@ from kerncast.answering.selector import Selector
 from kerncast.app.api.results import model_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
+from kerncast.core.io.arguments import Help, texts
 from kerncast.core.io.atomic import refuse_existing
-from kerncast.core.io.help import Help
-from kerncast.core.io.places import texts
 from kerncast.core.op import Problem
 from kerncast.data.dataset import MANIFEST, Dataset
 from kerncast.data.exporters import WRITERS

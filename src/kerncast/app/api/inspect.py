@@ -14,9 +14,8 @@ from kerncast.answering.exporters.project import PROJECT
 from kerncast.answering.measure import MEASURED
 from kerncast.app.api.parameters import Where
 from kerncast.app.api.showing import Wanted, shown
+from kerncast.core.io.arguments import Help, given_path, texts
 from kerncast.core.io.artefact import ArtefactKind, Checked, Findings, PathContents
-from kerncast.core.io.help import Help
-from kerncast.core.io.places import given_path, texts
 from kerncast.core.io.terminal import line
 from kerncast.core.progress import Progress
 from kerncast.data.checking import DATASET

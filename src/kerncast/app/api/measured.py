@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from kerncast.app.api.results import place_of
-from kerncast.core.io.places import given_path, listed
+from kerncast.core.io.arguments import given_path, listed
 from kerncast.core.op import Family
 from kerncast.data.dataset import Dataset
 from kerncast.data.exporters.tables import PROVENANCE, TIME, write_mapping

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.errors import InvalidValue, KerncastError, NotFound
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 from kerncast.app.api.measured import Data
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.core.op import Family
 from kerncast.models.model import Model
 from kerncast.models.store.store import Store

@@ -10,8 +10,8 @@ from kerncast.answering import compiled as compiled
 from kerncast.answering.prediction import OpAnswerer, Prediction, devices_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
+from kerncast.core.io.arguments import Help
 from kerncast.core.io.bars import Bar, bars_page, bars_svg
-from kerncast.core.io.help import Help
 from kerncast.core.io.terminal import assignments, duration, known
 from kerncast.data.frames import is_frame
 from kerncast.errors import InvalidValue, NotFound, quoted

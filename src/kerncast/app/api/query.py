@@ -11,7 +11,7 @@ from kerncast.answering.query import Query, among, in_store
 from kerncast.answering.routes import asking_for
 from kerncast.app.api.results import model_of
 from kerncast.app.api.showing import Wanted, shown
-from kerncast.core.io.places import listed
+from kerncast.core.io.arguments import listed
 from kerncast.errors import InvalidValue
 from kerncast.models.model import Model, is_model
 from kerncast.models.store.store import Store

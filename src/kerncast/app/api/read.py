@@ -12,8 +12,7 @@ from kerncast.app.api.measured import frame_file, frame_words, mapped_frame, sai
 from kerncast.app.api.results import place_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core import rates
-from kerncast.core.io.help import Help
-from kerncast.core.io.places import given_path, listed, named_values, texts
+from kerncast.core.io.arguments import Help, given_path, listed, named_values, texts
 from kerncast.core.software import EXACTLY
 from kerncast.data.dataset import Dataset
 from kerncast.data.frames import Frame, is_frame

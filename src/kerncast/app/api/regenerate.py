@@ -11,7 +11,7 @@ from kerncast.app.api.measured import Data, paths_of
 from kerncast.app.api.parameters import Datasets, StoreOf
 from kerncast.app.api.results import assignments
 from kerncast.app.api.showing import Wanted, shown
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.core.progress import never
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.compare import LIMITS, Limits

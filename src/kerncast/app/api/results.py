@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kerncast.answering import compiled as compiled
-from kerncast.core.io.places import listed, texts
+from kerncast.core.io.arguments import listed, texts
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.model import Model, is_model
 from kerncast.models.store.store import Store

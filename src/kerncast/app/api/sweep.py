@@ -10,7 +10,7 @@ from kerncast.app.api.parameters import FamilyOf, MaxFlops
 from kerncast.app.api.results import Problems, assignments, problem_texts, problems_described, with_preset
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.core.op import Family
 from kerncast.errors import InvalidValue
 from kerncast.library import devices as profiles

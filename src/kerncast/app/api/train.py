@@ -12,9 +12,8 @@ from kerncast.app.api.parameters import Datasets, ModelOf, RowsOf, Seed, Where
 from kerncast.app.api.results import model_of, place_of, row_conditions
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
+from kerncast.core.io.arguments import Help, given_path, listed, texts
 from kerncast.core.io.atomic import scratch_folder
-from kerncast.core.io.help import Help
-from kerncast.core.io.places import given_path, listed, texts
 from kerncast.data.dataset import MANIFEST, Dataset
 from kerncast.data.importers import Options, import_files
 from kerncast.data.importers.recognise import recognised

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from kerncast.app.api.results import assignments
 from kerncast.app.api.showing import Wanted, shown
+from kerncast.core.io.arguments import Help
 from kerncast.core.io.atomic import write_bytes
-from kerncast.core.io.help import Help
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library.problems import parse_vary, problem_set
 from kerncast.models.model import Model

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from kerncast.app.api.showing import shown
 from kerncast.app.cli.views.output import assignments, duration
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.core.io.terminal import three_digits
 from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue

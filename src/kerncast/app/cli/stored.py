@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kerncast.app.api.printing import echo
-from kerncast.core.io.shell import word
+from kerncast.core.io.quoting import word
 from kerncast.errors import InvalidValue, NotFound
 
 _META = "kerncast.store"

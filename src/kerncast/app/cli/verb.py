@@ -18,7 +18,7 @@ import click
 from kerncast.app.cli import completing
 from kerncast.app.cli.options import in_options
 from kerncast.app.cli.stored import LOOKED_UP, store_of_model
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.errors import InvalidValue
 
 # Types of which a command line may name several.

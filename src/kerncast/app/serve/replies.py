@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from kerncast.app.serve.schema import BadRequest
-from kerncast.core.io.places import cache_folder
+from kerncast.core.io.arguments import cache_folder
 from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.models import trust
 from kerncast.models.store.shipped import folder as shipped_folder

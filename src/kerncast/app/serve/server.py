@@ -16,7 +16,7 @@ from typing import Annotated
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.app.serve.settings import HOST, MAX_BATCH, MAX_BODY, PORT, TOKEN, Settings, read_token
 from kerncast.app.serve.sources import Sources
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.errors import InvalidValue, NotFound

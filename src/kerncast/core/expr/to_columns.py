@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from kerncast.core import libm
+from kerncast.core import arrays
 from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.core.expr import meaning
 from kerncast.core.expr.nodes import Expr, Symbol, Table, topological
@@ -54,8 +54,8 @@ _OPERATIONS: dict[str, Callable[..., Floats]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "sqrt": lambda a: np.sqrt(np.maximum(a, 0.0)),
-    "log2": lambda a: libm.log(np.maximum(a, meaning.SMALLEST)) / meaning.LN2,
-    "log1p": lambda a: libm.log1p(np.maximum(a, meaning.ABOVE_MINUS_ONE)),
+    "log2": lambda a: arrays.log(np.maximum(a, meaning.SMALLEST)) / meaning.LN2,
+    "log1p": lambda a: arrays.log1p(np.maximum(a, meaning.ABOVE_MINUS_ONE)),
     "lt": lambda a, b: np.less(a, b).astype(np.float64),
     "le": lambda a, b: np.less_equal(a, b).astype(np.float64),
     "eq": lambda a, b: np.equal(a, b).astype(np.float64),

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
-from kerncast.core.io.checksums import file_state
+from kerncast.core.io.artefact import file_state
 from kerncast.core.io.foreign import COLUMN, EXPANDED, PAGE
 from kerncast.errors import BadFile, quoted
 

@@ -12,14 +12,12 @@ An op file declares what is computed, a family file the interchangeable kernels 
     gemm = Gemm()
 
 Methods are traced once, with symbols for arguments (see `kerncast.core.expr`). A module-level instance in a
-module of `kerncast.library.ops`, or an entry point in the group `kerncast.library.ops`, is all the registration needed.
+module of `kerncast.library.ops`, or an entry point in the group `kerncast.ops`, is all the registration needed.
 """
 
 from __future__ import annotations
 
-from kerncast.core.op.family import Family, FeatureSet
-from kerncast.core.op.operation import Op, Suite
+from kerncast.core.op.declaration import Family, FeatureSet, Op, Suite, Work
 from kerncast.core.op.values import Config, Problem, hash_key, key, key_digests, key_text
-from kerncast.core.work import Work
 
 __all__ = ["Config", "Family", "FeatureSet", "Op", "Problem", "Suite", "Work", "hash_key", "key", "key_digests", "key_text"]

@@ -16,7 +16,7 @@ from kerncast.core.arrays import Floats
 from kerncast.core.device import Device, hardware_namespace
 from kerncast.core.expr import Expr, Program, maximum, where
 from kerncast.core.io.terminal import assignments, duration
-from kerncast.core.op.family import Family
+from kerncast.core.op.declaration import Family
 
 OUTPUTS = ("limit_ns", "floor_ns", "peak_share")
 # Peak rates are rated or measured clocks, which a device passes by a little for a while.

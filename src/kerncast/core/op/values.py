@@ -8,8 +8,7 @@ from typing import Any, Self
 
 from kerncast.core.device import Device
 from kerncast.core.expr import Program
-from kerncast.core.op.family import Family
-from kerncast.core.op.operation import Op
+from kerncast.core.op.declaration import Family, Op
 from kerncast.core.space import Value
 
 

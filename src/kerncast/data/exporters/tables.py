@@ -10,8 +10,8 @@ from pathlib import Path
 
 import polars as pl
 
-from kerncast.core.io import toml
 from kerncast.core.io.atomic import refuse_existing, write_atomically, write_text
+from kerncast.core.io.quoting import toml_string
 from kerncast.core.op import Family
 from kerncast.data.dataset import Dataset
 from kerncast.data.exporters.selected import refuse_nothing
@@ -56,19 +56,19 @@ def write_mapping(path: Path, family: Family, rows: pl.DataFrame) -> None:
     used = [name for name in (*parameter_columns(family), *MEASURED) if name in rows.columns]
     ignored = [name for name in rows.columns if name not in (*used, "device")]
     declared = declaration_of(family)
-    lines = [] if declared else [f"family = {toml.string(family.id)}"]
+    lines = [] if declared else [f"family = {toml_string(family.id)}"]
     if "device" in rows.columns:
         lines.append('device = { column = "device" }')
     if LABEL in used:
-        lines.append(f"label = {toml.string(LABEL)}")
-    lines.append(f"ignore = [{', '.join(map(toml.string, ignored))}]")
+        lines.append(f"label = {toml_string(LABEL)}")
+    lines.append(f"ignore = [{', '.join(map(toml_string, ignored))}]")
     if declared is not None:
         # Nothing is installed that the mapping could name.
         lines += ["", *family_tables(declared)]
     for section in ("problem", "config"):
         own = [name for name in used if name.startswith(f"{section}.")]
-        lines += ["", f"[{section}]", *(f"{toml.string(name.partition('.')[2])} = {toml.string(name)}" for name in own)]
+        lines += ["", f"[{section}]", *(f"{toml_string(name.partition('.')[2])} = {toml_string(name)}" for name in own)]
     measured = [name for name in used if name in MEASURED and name not in (TIME, LABEL)]
-    lines += ["", "[measured]", *(f"{name} = {toml.string(name)}" for name in measured)]
-    lines += ["", "[time]", f"column = {toml.string(TIME)}", 'unit = "ns"']
+    lines += ["", "[measured]", *(f"{name} = {toml_string(name)}" for name in measured)]
+    lines += ["", "[time]", f"column = {toml_string(TIME)}", 'unit = "ns"']
     write_text(path, "\n".join(lines) + "\n")

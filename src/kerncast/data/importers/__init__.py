@@ -19,7 +19,7 @@ import msgspec
 import polars as pl
 
 from kerncast.core.device import Device
-from kerncast.core.io.places import as_text, refuse_endless
+from kerncast.core.io.arguments import as_text, refuse_endless
 from kerncast.core.op import Family
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data import schema

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import polars as pl
 
 from kerncast.core import dtypes
-from kerncast.core.io import toml
+from kerncast.core.io.quoting import toml_comment, toml_string, toml_table
 from kerncast.core.op import Family
 from kerncast.core.parameters import Bool, Categorical, Parameter
 from kerncast.data.importers import listed
@@ -220,9 +220,9 @@ def _device_line(table: pl.DataFrame, labels: Mapping[str, list[str]], columns: 
     column = (known or worded)[0]
     values = _asked({text: device.name if device else None for text, device in meant[column].items()}, table[column])
     if OPEN not in values.values():
-        return f"device = {{ column = {toml.string(column)} }}", column
-    known_values = toml.inline_table(values)
-    return f"device = {{ column = {toml.string(column)}, values = {known_values} }}    # see `kerncast list device`", column
+        return f"device = {{ column = {toml_string(column)} }}", column
+    known_values = toml_table(values)
+    return f"device = {{ column = {toml_string(column)}, values = {known_values} }}    # see `kerncast list device`", column
 
 
 def _status_line(table: pl.DataFrame, columns: list[str]) -> tuple[str, str | None]:
@@ -239,7 +239,7 @@ def _status_line(table: pl.DataFrame, columns: list[str]) -> tuple[str, str | No
         if any(meant.values()):
             values = {text: status or OPEN for text, status in meant.items()}
             asked = f"    # '?' is one of {', '.join(Status)}" if OPEN in values.values() else ""
-            return f"status = {{ column = {toml.string(column)}, values = {toml.inline_table(values)} }}{asked}", column
+            return f"status = {{ column = {toml_string(column)}, values = {toml_table(values)} }}{asked}", column
     return "", None
 
 
@@ -256,7 +256,7 @@ def _failed_line(table: pl.DataFrame, time: str, has_status: bool) -> str:
     odd = sorted(set(cells.filter(values.is_null() | ~values.is_finite() | (values <= 0)).to_list()))
     if has_status or not odd or len(odd) > MOST_LABELS:
         return ""
-    values_line = toml.inline_table(dict.fromkeys(odd, Status.LAUNCH_ERROR.value))
+    values_line = toml_table(dict.fromkeys(odd, Status.LAUNCH_ERROR.value))
     return f"failed = {values_line}    # assumed: a cell that is no time is a failed run"
 
 
@@ -305,13 +305,13 @@ def draft_mapping(table: pl.DataFrame, family_name: str | None = None, called: s
         has_config = any(name.startswith("config.") for name in matches)
         kernels = [] if family_name is not None or has_config else _kernels(table, ignored, same)
         drafted = own_kernels(family.op.name, table, kernels) if kernels else None
-        head = [] if drafted else [f"family = {toml.string(family_name or family.id)}"]
+        head = [] if drafted else [f"family = {toml_string(family_name or family.id)}"]
         comments = _comments(table, family, matches, ignored, same, bool(drafted))
     if drafted is not None:
         ignored = [name for name in ignored if name not in drafted.used]
         comments += drafted.notes
-    left_out = ", ".join(map(toml.string, ignored))
-    lines = [*head, device_line, f"ignore = [{left_out}]", *map(toml.comment, comments)]
+    left_out = ", ".join(map(toml_string, ignored))
+    lines = [*head, device_line, f"ignore = [{left_out}]", *map(toml_comment, comments)]
     if drafted is not None:
         lines += ["", *family_tables(drafted.declaration)]
     for section in ("problem", "config"):
@@ -328,7 +328,7 @@ def draft_mapping(table: pl.DataFrame, family_name: str | None = None, called: s
             ]
         if found:
             lines += ["", f"[{section}]", *found]
-    lines += ["", "[time]", f"column = {toml.string(label)}", f'unit = "{unit}"    # ns, us, ms or s']
+    lines += ["", "[time]", f"column = {toml_string(label)}", f'unit = "{unit}"    # ns, us, ms or s']
     failed = _failed_line(table, label, bool(status_line)) if time is not None else ""
     lines += [failed] if failed else []
     if status_line:
@@ -353,14 +353,14 @@ def _comments(
         other: column for other in ignored for column in matches.values() if plain(other) and plain(other) == plain(column)
     }
     found = [
-        f"{toml.string(other)} may mean the same as {toml.string(column)}, which is used below: check which is right"
+        f"{toml_string(other)} may mean the same as {toml_string(column)}, which is used below: check which is right"
         for other, column in twins.items()
     ]
     for name, parameter in family.problem.parameters.items():
         alike = next((other for other in ignored if plain(other) == plain(name)), None)
         if f"problem.{name}" not in matches and alike is not None and not isinstance(parameter, Categorical | Bool):
-            found.append(f"{toml.string(alike)} is left out: too many of its cells are not {name} ({parameter.describe()})")
-    varying = [] if drafted else [toml.string(name) for name in ignored if _varies(table, name, same)]
+            found.append(f"{toml_string(alike)} is left out: too many of its cells are not {name} ({parameter.describe()})")
+    varying = [] if drafted else [toml_string(name) for name in ignored if _varies(table, name, same)]
     if varying:
         found += [
             f"{', '.join(varying)}: different in rows that are the same otherwise. They look like a kernel's parameters;",
@@ -372,14 +372,14 @@ def _comments(
 def _parameter_line(name: str, parameter: Parameter, column: str | None, table: pl.DataFrame) -> str:
     if column is not None:
         values = _translations(parameter, table[column])
-        spec = f"{{ column = {toml.string(column)}, values = {toml.inline_table(values)} }}" if values else toml.string(column)
+        spec = f"{{ column = {toml_string(column)}, values = {toml_table(values)} }}" if values else toml_string(column)
         return f"{name} = {spec}"
     if parameter.default is not None or parameter.optional:
-        return toml.comment(f"{name}: no column looks like it; {parameter.usual_word or parameter.default} is assumed")
+        return toml_comment(f"{name}: no column looks like it; {parameter.usual_word or parameter.default} is assumed")
     if parameter.when is not None:
-        return toml.comment(f"{name}: no column looks like it; it is left empty")
+        return toml_comment(f"{name}: no column looks like it; it is left empty")
     if name in _ASSUMED and parameter.index(_ASSUMED[name][0]) is not None:
         value, why = _ASSUMED[name]
-        return f"{name} = {{ value = {toml.string(value)} }}    {toml.comment(why)}"
-    rule = toml.comment(f"no column looks like it: {parameter.describe()}")
-    return f"{name} = {{ value = {toml.string(OPEN)} }}    {rule}"
+        return f"{name} = {{ value = {toml_string(value)} }}    {toml_comment(why)}"
+    rule = toml_comment(f"no column looks like it: {parameter.describe()}")
+    return f"{name} = {{ value = {toml_string(OPEN)} }}    {rule}"

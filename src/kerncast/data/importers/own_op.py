@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from kerncast.core import dtypes
-from kerncast.core.io import toml
+from kerncast.core.io.quoting import toml_string, toml_table
 from kerncast.data.importers.columns import (
     FITTING,
     MOST_LABELS,
@@ -97,8 +97,8 @@ class _Draft:
         self.names.add(name.lower())
         self.values[part][name] = values
         self.used.append(column)
-        table = f"{{ column = {toml.string(column)}, values = {toml.inline_table(translated or {})} }}"
-        self.cells[f"{part}.{name}"] = table if translated else toml.string(column)
+        table = f"{{ column = {toml_string(column)}, values = {toml_table(translated or {})} }}"
+        self.cells[f"{part}.{name}"] = table if translated else toml_string(column)
 
 
 def own_op(table: pl.DataFrame, columns: Iterable[str], called: str) -> Drafted | None:
@@ -150,7 +150,7 @@ def _told(draft: _Draft) -> list[str]:
 
 
 def _listed(columns: Iterable[str]) -> str:
-    return ", ".join(map(toml.string, columns))
+    return ", ".join(map(toml_string, columns))
 
 
 def _place(draft: _Draft, column: str, only: str = "") -> None:
@@ -207,7 +207,7 @@ def _place_numbers(draft: _Draft, column: str, part: str, cells: pl.Series, whol
     if (cells == "").sum() > ODD * cells.len() and len(found) <= MOST_LABELS:
         translated = {"": "0"} | {text: str(value) for value in found for text in _spelled(cells, value)}
         found = sorted({0, *found})
-        draft.notes.append(f"{toml.string(column)} is empty in some rows: there it counts as 0")
+        draft.notes.append(f"{toml_string(column)} is empty in some rows: there it counts as 0")
     if len(found) == 1 or (part == "config" and len(found) <= MOST_LABELS):
         values = Values("numbers", numbers=tuple(found))
     elif part == "config":
@@ -230,7 +230,7 @@ def _place_dtype(draft: _Draft, column: str, filled: pl.Series, meant: Mapping[s
     asked = filled.is_in(unknown).sum() > ODD * filled.len()
     translated = {text: name or OPEN for text, name in meant.items()} if asked else None
     if asked:
-        draft.notes.append(f"{toml.string(column)} has words that are no dtypes: name what they mean also in [op.problem]")
+        draft.notes.append(f"{toml_string(column)} has words that are no dtypes: name what they mean also in [op.problem]")
     draft.add(column, "problem", Values("dtypes", labels=found), translated, "dtype")
 
 
@@ -242,7 +242,7 @@ def _place_labels(draft: _Draft, column: str, part: str, cells: pl.Series) -> No
     odd = counts.height - len(found)
     if odd:
         draft.notes.append(
-            f"{toml.string(column)} has {odd} labels in one row each, which are left out: these rows are skipped"
+            f"{toml_string(column)} has {odd} labels in one row each, which are left out: these rows are skipped"
         )
     if {text.lower() for text in found} == {"false", "true"} and len(found) == 2:
         draft.add(column, part, Values("flag"))
@@ -252,7 +252,7 @@ def _place_labels(draft: _Draft, column: str, part: str, cells: pl.Series) -> No
         empty = _free("none", {text.lower() for text in found})
         translated = {"": empty} | {text: text for text in found}
         found = [*found, empty]
-        draft.notes.append(f"{toml.string(column)} is empty in some rows: there it counts as {empty}")
+        draft.notes.append(f"{toml_string(column)} is empty in some rows: there it counts as {empty}")
     draft.add(column, part, Values("labels", labels=tuple(found)), translated)
 
 

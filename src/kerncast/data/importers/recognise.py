@@ -8,9 +8,9 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from kerncast.core.io.arguments import refuse_endless
 from kerncast.core.io.foreign import guarded, refuse_large_members
 from kerncast.core.io.parquet import parquet_columns
-from kerncast.core.io.places import refuse_endless
 from kerncast.data.importers import Head, importers
 from kerncast.errors import InvalidValue
 

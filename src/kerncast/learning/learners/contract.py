@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from kerncast.core import libm
+from kerncast.core import arrays
 from kerncast.core.arrays import Flags, Floats
 from kerncast.core.expr import Expr
 from kerncast.core.io.c import Sealed
@@ -180,9 +180,9 @@ class Target:
         """Nanoseconds, always positive."""
         base = self._base(rows)
         if self.higher_is_faster:
-            rate = libm.expm1(predicted) if self.log else predicted
+            rate = arrays.expm1(predicted) if self.log else predicted
             return base / np.maximum(rate, LEAST_RATE)
-        ratio = libm.exp(predicted) if self.log else predicted
+        ratio = arrays.exp(predicted) if self.log else predicted
         # A raw target may come out negative; no time is shorter than a picosecond.
         return np.maximum(ratio * base, 1e-3)
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from kerncast.core.arrays import Floats, Ints
-from kerncast.core.io.checksums import is_own
+from kerncast.core.io.artefact import is_own
 from kerncast.core.io.foreign import FOREST, decode_json, gunzip
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.learning.learners.trees import Tree, cut, refuse_bad_trees, without_categories

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from kerncast.core import libm
+from kerncast.core import arrays
 from kerncast.core.arrays import Floats
 from kerncast.core.io.c import c_number, packaged_c
 from kerncast.core.op import Family
@@ -68,7 +68,7 @@ class Scaling:
             if name in rows.codes:
                 codes[place, : len(rows.codes[name])] = rows.codes[name]
         wide &= codes[:, 0] < 0
-        logged = np.where(wide, libm.log1p(np.maximum(rows.features, 0.0)), rows.features)
+        logged = np.where(wide, arrays.log1p(np.maximum(rows.features, 0.0)), rows.features)
         deviation = logged.std(axis=0)
         return cls(
             {"wide": wide, "codes": codes, "mean": logged.mean(axis=0), "deviation": np.where(deviation > 0, deviation, 1.0)}
@@ -77,7 +77,7 @@ class Scaling:
     def apply(self, features: Floats) -> Floats:
         """The columns that the network reads."""
         wide, codes = self.arrays["wide"], self.arrays["codes"]
-        logged = np.where(wide, libm.log1p(np.maximum(features, 0.0)), features)
+        logged = np.where(wide, arrays.log1p(np.maximum(features, 0.0)), features)
         plain = np.asarray(codes)[:, 0] < 0
         scaled = ((logged - self.arrays["mean"]) / self.arrays["deviation"])[:, plain]
         # Outside the trained range a network extrapolates wildly; ten deviations are far enough.

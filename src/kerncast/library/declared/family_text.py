@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kerncast.core.io import toml
+from kerncast.core.io.quoting import toml_key, toml_value
 from kerncast.library.declared.declaration import LARGEST_SIZE, Declaration, Formulas, Rule, Values
 
 
@@ -32,7 +32,7 @@ def family_tables(declared: Declaration) -> list[str]:
 def _table(name: str, entries: Mapping[str, Any]) -> list[str]:
     """A table with what is not empty."""
     kept = {key: item for key, item in entries.items() if item not in ("", (), {})}
-    return [f"[{name}]", *(f"{toml.key(key)} = {toml.value(item)}" for key, item in kept.items())]
+    return [f"[{name}]", *(f"{toml_key(key)} = {toml_value(item)}" for key, item in kept.items())]
 
 
 def _tables(*named: tuple[str, Mapping[str, Any]]) -> list[str]:
@@ -44,7 +44,7 @@ def _rules(rules: Mapping[str, Rule]) -> dict[str, Any]:
 
 
 def _parameters(table: str, parameters: Mapping[str, Values]) -> list[str]:
-    return [f"[{table}]", *(f"{toml.key(name)} = {_parameter(values)}" for name, values in parameters.items())]
+    return [f"[{table}]", *(f"{toml_key(name)} = {_parameter(values)}" for name, values in parameters.items())]
 
 
 def _parameter(values: Values) -> str:
@@ -62,4 +62,4 @@ def _parameter(values: Values) -> str:
     more = {"default": preset, "when": values.when, "doc": values.doc}
     found |= {key: item for key, item in more.items() if item is not None and not isinstance(item, msgspec.UnsetType)}
     bare = len(found) == 1 and values.kind in ("numbers", "labels", "dtypes")
-    return toml.value(next(iter(found.values())) if bare else found)
+    return toml_value(next(iter(found.values())) if bare else found)

@@ -13,9 +13,9 @@ from operator import mul
 from kerncast.core.dtypes import bytes_per_element, dtype_parameter
 from kerncast.core.expr import Expr, Namespace, ceil_div, log2
 from kerncast.core.op import Op
+from kerncast.core.op.declaration import Work
 from kerncast.core.parameters import Categorical, JsonField, Parameter
 from kerncast.core.space import Constraint
-from kerncast.core.work import Work
 
 TILE = 32  # Tensix hardware works on 32 × 32 tiles; edges are padded up
 MOST = 2**31 - 1

@@ -16,15 +16,13 @@ from typing import Any, ClassVar
 import msgspec
 import polars as pl
 
-from kerncast.core.io.artefact import ArtefactKind, Findings
+from kerncast.core.io.arguments import names_a_file_inside
+from kerncast.core.io.artefact import ArtefactKind, Findings, Versioned, file_checksum
 from kerncast.core.io.atomic import cannot_write, is_draft, write_atomically, write_bytes
-from kerncast.core.io.checksums import file_checksum
 from kerncast.core.io.foreign import guarded, read_json
 from kerncast.core.io.lock import one_writer
 from kerncast.core.io.parquet import read_parquet
-from kerncast.core.io.places import names_a_file_inside
-from kerncast.core.io.shell import word
-from kerncast.core.io.versioned import Versioned
+from kerncast.core.io.quoting import word
 from kerncast.core.op import Family
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.schema import check_parameters, column_type, content_digest, parameter_columns, with_optional

@@ -20,10 +20,10 @@ import polars as pl
 from kerncast.core.arrays import Flags, Ints
 from kerncast.core.device import Device
 from kerncast.core.expr import Expr, Program
+from kerncast.core.io.arguments import cache_folder
+from kerncast.core.io.artefact import is_intact, keep_sum
 from kerncast.core.io.atomic import replace_file
-from kerncast.core.io.checksums import is_intact, keep_sum
 from kerncast.core.io.parquet import read_parquet
-from kerncast.core.io.places import cache_folder
 from kerncast.core.op import Family, hash_key, key_text
 from kerncast.core.parameters import Parameter
 from kerncast.data.schema import column_type

@@ -14,7 +14,7 @@ import polars as pl
 
 from kerncast.core.arrays import Flags, Ints
 from kerncast.core.device import Device
-from kerncast.core.io.shell import word
+from kerncast.core.io.quoting import word
 from kerncast.core.io.terminal import printable
 from kerncast.core.op import Config, Family, Problem, key
 from kerncast.core.parameters import Value

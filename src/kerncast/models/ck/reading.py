@@ -14,7 +14,7 @@ import numpy as np
 
 from kerncast.core.device import Device
 from kerncast.core.expr import Program
-from kerncast.core.io.checksums import file_checksum
+from kerncast.core.io.artefact import file_checksum
 from kerncast.core.io.foreign import guarded, read_json
 from kerncast.core.op import Family
 from kerncast.data.dataset import record_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kerncast.core import rates
-from kerncast.core.io.shell import word
+from kerncast.core.io.quoting import word
 from kerncast.core.io.terminal import counted
 from kerncast.core.parameters import Bool, Categorical
 from kerncast.data.isolated_times import isolated_sentence

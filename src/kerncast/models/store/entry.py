@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from kerncast.core.io.shell import word
-from kerncast.core.io.versioned import Versioned
+from kerncast.core.io.artefact import Versioned
+from kerncast.core.io.quoting import word
 from kerncast.core.op import Family
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library.declared.declaration import resolve

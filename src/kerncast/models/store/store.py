@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kerncast.core.io.arguments import data_folder
 from kerncast.core.io.atomic import cannot_write, remove_directory, sync_tree, write_bytes
 from kerncast.core.io.lock import one_writer
-from kerncast.core.io.places import data_folder
 from kerncast.core.io.terminal import printable
 from kerncast.core.progress import QUIET, Progress, Stop, never
 from kerncast.errors import BadFile, InvalidValue, NotFound

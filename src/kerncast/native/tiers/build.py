@@ -14,8 +14,8 @@ import polars as pl
 
 from kerncast.core.arrays import Flags, Floats
 from kerncast.core.expr import Program
+from kerncast.core.io.artefact import is_intact, keep_sum
 from kerncast.core.io.atomic import replace_file
-from kerncast.core.io.checksums import is_intact, keep_sum
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError
 from kerncast.learning.learners.contract import read_arrays, write_arrays

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kerncast.core import software as programs
-from kerncast.core.io import markdown
+from kerncast.core.io.quoting import markdown_code, markdown_text
 from kerncast.data.importers.aiconfigurator.places import PACKAGE, WHEEL
 from kerncast.models.model import Model
 
@@ -97,7 +97,7 @@ def told(
         plan.came_from(source, ", ".join(versions)),
         f"It learned from {used:,} of {rows:,} rows"
         + (": whole problems drawn by the seed, of each device about as many." if used < rows else "."),
-        f"Build it again: {markdown.code(plan.command)}.",
+        f"Build it again: {markdown_code(plan.command)}.",
         "",
         "## Held-out error by device and dtype",
         "",
@@ -107,7 +107,7 @@ def told(
         "|---|---|---|---|---|",
     ]
     for device, dtype, count, mape, median in errors_by_device(model).iter_rows():
-        lines.append(f"| {markdown.text(device)} | {markdown.text(dtype)} | {count:,} | {mape:.1%} | {median:.1%} |")
+        lines.append(f"| {markdown_text(device)} | {markdown_text(dtype)} | {count:,} | {mape:.1%} | {median:.1%} |")
     return "\n".join([*lines, *more]) + "\n"
 
 

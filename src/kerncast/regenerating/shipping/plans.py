@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kerncast.core.io import markdown
+from kerncast.core.io.quoting import markdown_code, markdown_text
 from kerncast.regenerating.shipping.attribution import Origin
 from kerncast.training.recipe import Recipe
 
@@ -69,11 +69,11 @@ class Plan:
 
     def came_from(self, source: Origin, versions: str) -> str:
         """The tables that the rows are of, in Markdown."""
-        only = f" Only rows with {' and '.join(map(markdown.code, self.where))}." if self.where else ""
+        only = f" Only rows with {' and '.join(map(markdown_code, self.where))}." if self.where else ""
         return (
-            f"Tables: {markdown.text(source.words)}; op {markdown.code(self.op)}, framework {markdown.code(self.framework)}, "
+            f"Tables: {markdown_text(source.words)}; op {markdown_code(self.op)}, framework {markdown_code(self.framework)}, "
             "of each device the newest version, passing over those with less than half the rows of its fullest one: "
-            f"{markdown.text(versions)}.{only}"
+            f"{markdown_text(versions)}.{only}"
         )
 
     def more_errors(self, model: Model, table: Table, threads: int, progress: Progress) -> Sequence[str]:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.core.io import markdown
-from kerncast.core.io.shell import word
+from kerncast.core.io.quoting import markdown_text, word
 from kerncast.core.progress import Progress
 from kerncast.data.dataset import Dataset
 from kerncast.data.importers import Options, import_files
@@ -91,7 +90,7 @@ class WormholePlan(Plan):
         return False
 
     def came_from(self, source: Origin, versions: str) -> str:
-        return f"Table: {markdown.text(f'{self.table.files[0]} of {source.words}. {self.note}'.rstrip())}"
+        return f"Table: {markdown_text(f'{self.table.files[0]} of {source.words}. {self.note}'.rstrip())}"
 
     def more_errors(self, model: Model, table: Table, threads: int, progress: Progress) -> Sequence[str]:
         """Lines about reshards between grids that no fold has seen, by pair of strategies."""

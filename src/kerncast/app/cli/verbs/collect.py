@@ -15,8 +15,8 @@ from kerncast.app.cli.verb import Call, verb
 from kerncast.app.cli.views.hardware import hardware_lines
 from kerncast.app.cli.views.output import Json, print_json, table
 from kerncast.app.serve import watched
-from kerncast.core.io.help import Help
-from kerncast.core.io.shell import word
+from kerncast.core.io.arguments import Help
+from kerncast.core.io.quoting import word
 from kerncast.core.progress import Progress
 from kerncast.measuring.collection import Summary
 

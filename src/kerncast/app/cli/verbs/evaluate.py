@@ -10,7 +10,7 @@ from kerncast.app.api.showing import shown
 from kerncast.app.cli.verb import Call, verb
 from kerncast.app.cli.views.evaluation import show
 from kerncast.app.cli.views.output import Json, print_json
-from kerncast.core.io.places import check_place
+from kerncast.core.io.arguments import check_place
 from kerncast.evaluating.text import evaluation_blocks
 from kerncast.models.model import Model
 

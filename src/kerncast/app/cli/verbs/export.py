@@ -15,7 +15,7 @@ from kerncast.app.api.printing import echo
 from kerncast.app.cli.asking import steps
 from kerncast.app.cli.verb import Call, verb
 from kerncast.app.cli.views.output import Json, assignments, print_json, table, working
-from kerncast.core.io.shell import word
+from kerncast.core.io.quoting import word
 from kerncast.data.dataset import MANIFEST, Dataset
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.linear import Linear

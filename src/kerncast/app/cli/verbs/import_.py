@@ -15,8 +15,8 @@ from kerncast.app.cli.options import in_options
 from kerncast.app.cli.verb import Call, verb
 from kerncast.app.cli.views.output import Json, print_json
 from kerncast.app.cli.views.skipped import skipped_facts, skipped_lines
-from kerncast.core.io.help import Help
-from kerncast.core.io.shell import word
+from kerncast.core.io.arguments import Help
+from kerncast.core.io.quoting import word
 from kerncast.data.dataset import Dataset
 from kerncast.data.importers import get_importer
 from kerncast.errors import InvalidValue

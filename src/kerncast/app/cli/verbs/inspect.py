@@ -23,7 +23,7 @@ from kerncast.app.cli.views.output import (
     working,
 )
 from kerncast.app.cli.views.skipped import skipped_facts, skipped_lines
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.core.io.terminal import distinct
 from kerncast.core.op.limits import sentence
 from kerncast.data.dataset import Dataset

@@ -12,7 +12,7 @@ from kerncast.app.cli.verb import verb
 from kerncast.app.cli.views.output import Json, print_json, table
 from kerncast.core import rates
 from kerncast.core.device import NUMBERS, Device, hardware_namespace
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.core.op import Family, Op
 from kerncast.core.space import Space, Value
 from kerncast.errors import InvalidValue

@@ -11,7 +11,7 @@ from kerncast.app.api.printing import echo
 from kerncast.app.cli.verb import verb
 from kerncast.app.cli.views.disagreements import disagreement_lines
 from kerncast.app.cli.views.output import Json, print_json, say_unfinished, working
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.data.dataset import Dataset, merge
 from kerncast.data.quality import disagreements
 

@@ -16,8 +16,7 @@ from kerncast.app.cli.options import in_options
 from kerncast.app.cli.signals import polite_signals
 from kerncast.app.cli.verb import group
 from kerncast.app.cli.views.output import Json, draw, print_json, table
-from kerncast.core.io.help import Help
-from kerncast.core.io.places import named_values
+from kerncast.core.io.arguments import Help, named_values
 from kerncast.core.io.terminal import TextTable
 from kerncast.core.software import FRAMEWORK, parts, short_name
 from kerncast.errors import BadFile

@@ -28,8 +28,8 @@ from kerncast.app.cli.asking import (
 )
 from kerncast.app.cli.verb import Call, verb
 from kerncast.app.cli.views.output import Json, assignments, print_json, table
+from kerncast.core.io.arguments import Help
 from kerncast.core.io.foreign import JSON
-from kerncast.core.io.help import Help
 from kerncast.core.io.terminal import json_printable, known
 from kerncast.core.op import Family
 from kerncast.core.space import Value

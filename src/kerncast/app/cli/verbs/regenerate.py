@@ -19,8 +19,8 @@ from kerncast.app.cli.options import in_options
 from kerncast.app.cli.signals import polite_signals
 from kerncast.app.cli.verb import Call, VerbGroup, group, verb
 from kerncast.app.cli.views.output import Json, assignments, duration, print_json, table
-from kerncast.core.io.help import Help
-from kerncast.core.io.shell import word
+from kerncast.core.io.arguments import Help
+from kerncast.core.io.quoting import word
 from kerncast.data.importers import get_importer
 from kerncast.errors import InvalidValue
 from kerncast.models.store.store import DEFAULT, Store

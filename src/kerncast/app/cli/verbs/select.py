@@ -24,7 +24,7 @@ from kerncast.app.cli.asking import (
 from kerncast.app.cli.signals import polite_signals
 from kerncast.app.cli.verb import verb
 from kerncast.app.cli.views.output import Json, assignments, draw, duration, print_json, table
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.core.io.terminal import known
 from kerncast.core.op import Problem
 from kerncast.errors import InvalidValue

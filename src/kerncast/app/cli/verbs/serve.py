@@ -15,7 +15,7 @@ from kerncast.app.cli.views.output import Json
 from kerncast.app.serve import explore
 from kerncast.app.serve.server import serve
 from kerncast.app.serve.settings import PORT
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.errors import InvalidValue
 
 

@@ -10,8 +10,8 @@ from kerncast.app.api.validate import validate
 from kerncast.app.cli.asking import steps
 from kerncast.app.cli.verb import Call, group
 from kerncast.app.cli.views.output import Json, draw, print_json, table
-from kerncast.core.io.help import Help
-from kerncast.core.io.shell import word
+from kerncast.core.io.arguments import Help
+from kerncast.core.io.quoting import word
 from kerncast.torch.reporting import Report
 from kerncast.torch.shape_files import example_of
 from kerncast.torch.shapes import shapes_of

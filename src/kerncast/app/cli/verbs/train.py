@@ -16,8 +16,8 @@ from kerncast.app.cli.options import in_options
 from kerncast.app.cli.verb import Call, verb
 from kerncast.app.cli.views.evaluation import show
 from kerncast.app.cli.views.output import Json, assignments, print_json
-from kerncast.core.io.help import Help
-from kerncast.core.io.shell import word
+from kerncast.core.io.arguments import Help
+from kerncast.core.io.quoting import word
 from kerncast.core.io.terminal import distinct
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import InvalidValue

@@ -13,7 +13,7 @@ import click
 from kerncast.app.api.printing import echo, echo_exactly, terminal_width
 from kerncast.app.api.showing import shown
 from kerncast.app.cli import json_printed
-from kerncast.core.io.help import Help
+from kerncast.core.io.arguments import Help
 from kerncast.core.io.terminal import TextTable
 from kerncast.core.io.terminal import assignments as assignments
 from kerncast.core.io.terminal import duration as duration

@@ -30,10 +30,10 @@ import msgspec
 
 from kerncast.core.device import Device
 from kerncast.core.expr import Program
+from kerncast.core.io.arguments import private_cache
 from kerncast.core.io.atomic import replace_file
 from kerncast.core.io.foreign import decode_json
 from kerncast.core.io.lock import in_turn
-from kerncast.core.io.places import private_cache
 from kerncast.core.op import Problem
 from kerncast.errors import CannotWrite, InvalidValue, KerncastError, NotFound
 from kerncast.library import devices

@@ -25,10 +25,10 @@ from typing import Protocol
 
 import msgspec
 
+from kerncast.core.io.arguments import private_cache
+from kerncast.core.io.artefact import file_checksum
 from kerncast.core.io.atomic import replace_file
-from kerncast.core.io.checksums import file_checksum
 from kerncast.core.io.foreign import decode_json
-from kerncast.core.io.places import private_cache
 from kerncast.errors import CannotWrite, NotFound
 from kerncast.measuring.backends.contract import CannotCompile
 from kerncast.measuring.backends.environment import PLAIN_WORDS, fault_in

@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 
 from kerncast.core.device import Device
+from kerncast.core.io.artefact import SEAL, json_text, seal_of
 from kerncast.core.io.atomic import replace_file
 from kerncast.core.io.foreign import decode_json
-from kerncast.core.io.versioned import SEAL, json_text, seal_of
 from kerncast.measuring.backends.cpu.build import Library
 
 SOURCE = "measured by the cpu backend's micro-benchmark"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kerncast.core.io.places import private_cache
+from kerncast.core.io.arguments import private_cache
 from kerncast.errors import CannotWrite
 from kerncast.measuring.backends.contract import CannotCompile, Unsupported
 from kerncast.measuring.backends.environment import PLAIN_WORDS, fault_in

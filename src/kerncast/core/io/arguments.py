@@ -1,4 +1,4 @@
-"""What a caller gives, above all paths; paths to be written, and the user's own folders for data and for caches."""
+"""What a caller gives: how it is said on the command line, paths, lists, texts, NAME=VALUE; and the user's own folders."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,27 @@ def named_values(given: Mapping[str, Any] | Sequence[str] | None, argument: str)
             raise InvalidValue(f"`{argument}` {name} is given twice: keep one")
         found[name] = text
     return found
+
+
+@dataclass(frozen=True)
+class Help:
+    """`folds: Annotated[int | None, Help("Cross-validation folds.", least=2)] = None` is also the option `--folds`.
+
+    A parameter without one is not on the command line. The text names other parameters in backticks, as errors do.
+    """
+
+    text: str = ""
+    metavar: str | None = None
+    option: str | None = None
+    """How the command line spells it, if not by its name: `--set`, which is a name of Python's own."""
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    above: float | None = None
+    several: bool | None = None
+    """Whether the option may be repeated; None: if the parameter takes several values."""
+    alone: str | None = None
+    """What the option means without a value."""
+    required: bool = False
+    """Whether the command line must have it, although the function does not need it."""
+    names: str | None = None
+    """What the value names: the shell completes it, and `model` is looked up in the store."""
