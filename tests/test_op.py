@@ -218,7 +218,7 @@ def test_two_packages_cannot_claim_one_name(monkeypatch):
 
     monkeypatch.setattr("kerncast.library.registry.metadata.entry_points", lambda group: [Entry])
     with pytest.raises(
-        BadFile, match=r"op 'gemm' is declared by both kerncast\.ops\.gemm and entry point gemm \(elsewhere:gemm\)"
+        BadFile, match=r"op 'gemm' is declared by both kerncast\.library\.ops\.gemm and entry point gemm \(elsewhere:gemm\)"
     ):
         _ = Registry(Op, "kerncast.library.ops", "name", "kerncast list op").found
 
