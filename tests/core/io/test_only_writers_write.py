@@ -83,7 +83,7 @@ def test_pages_escape_by_themselves():
 
 
 def test_every_file_that_writes_a_text_is_known():
-    """A new one needs a function that quotes in `core/io` for what it takes from data, and a hostile test; JSON has its own functions."""
+    """A new one needs a function of `core/io` that quotes what it takes from data, and a hostile test; JSON has its own."""
     texts = re.compile(
         r"write_text\((?!checksum|names|json)|write_bytes\((?![^\n]*json_text|[^\n]*FILE\.text\(|msgspec|data\b)"
     )
