@@ -36,9 +36,8 @@ def kept(promise: Promise, folder: Path) -> Row:
     except Exception:
         right = False
         print(f"{promise.number}: {promise.words}\n{traceback.format_exc()}", file=sys.stderr)
-    shown = work.commands[-1] if work.commands else ""
     kept = float(right and work.possible)
-    return Row(promise.words, kept, "", Target(low=1.0), work.lacking, promise.number, promise.system, note=shown)
+    return Row(promise.words, kept, "", Target(low=1.0), work.lacking, promise.number, promise.system, note=promise.how)
 
 
 def chosen(only: str) -> list[Promise]:

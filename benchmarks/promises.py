@@ -1,8 +1,8 @@
 """What the users of four reference systems expect, each as a function that does it with small made-up files.
 
-A function is marked with `@promise(rows, system, words)`. It gets a `Work`, whose commands are real processes in a folder of
-their own. It fails like a test does; it may end with `work.needs("an AMD GPU")`, which says what would have to be there to go
-further. `benchmarks/coverage.py` runs them all.
+A function is marked with `@promise(rows, system, words, how)`. It gets a `Work`, whose commands are real processes in a folder
+of their own. It fails like a test does; it may end with `work.needs("an AMD GPU")`, which says what would have to be there to
+go further. `benchmarks/coverage.py` runs them all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,14 @@ SECONDS = 900
 
 @dataclass
 class Work:
-    """A folder, the commands that were run in it, and what hardware was missing."""
+    """A folder in which commands are run, and what hardware was missing."""
 
     folder: Path
-    commands: list[str] = field(default_factory=list)
     lacking: str = ""
     possible: bool = True
 
     def __call__(self, command: str, *, exits: int = 0, says: str = "") -> str:
         """What a command prints, both streams; it must end with this exit code and say this."""
-        self.commands.append(command)
         environment = {**os.environ, "KERNCAST_STORE": str(self.folder / "store"), "COLUMNS": "200"}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         words = shlex.split(command)
@@ -50,11 +48,7 @@ class Work:
 
     def python(self, source: str, says: str = "") -> str:
         """What a Python program prints."""
-        shown = " ".join(line.strip() for line in source.strip().splitlines() if not line.startswith(("import", "from")))
-        before = len(self.commands)
-        told = self(shlex.join([sys.executable, "-c", source]), says=says)
-        self.commands[before:] = [f"python: {shown}"]
-        return told
+        return self(shlex.join([sys.executable, "-c", source]), says=says)
 
     def write(self, name: str, content: Any) -> Path:
         """A file: text as it is, everything else as JSON."""
@@ -83,6 +77,9 @@ class Promise:
     rows: tuple[int, ...]
     system: str
     words: str
+    """What a user wants to do."""
+    how: str
+    """Markdown: the command or the page that does it; empty if nothing does."""
     keep: Callable[[Work], None]
     after: str
     """The name of the function whose folder is used; empty: a folder of its own."""
@@ -96,13 +93,13 @@ class Promise:
 PROMISES: list[Promise] = []
 
 
-def promise(rows: str, system: str, words: str, after: Callable[[Work], None] | None = None) -> Any:
+def promise(rows: str, system: str, words: str, how: str, after: Callable[[Work], None] | None = None) -> Any:
     """Mark a function; `rows` is `49` or `11-17`; `after` is the function whose folder it goes on with."""
     first, _, last = rows.partition("-")
 
     def mark(function: Callable[[Work], None]) -> Callable[[Work], None]:
         numbers = tuple(range(int(first), int(last or first) + 1))
-        PROMISES.append(Promise(numbers, system, words, function, after.__name__ if after else ""))
+        PROMISES.append(Promise(numbers, system, words, how, function, after.__name__ if after else ""))
         return function
 
     return mark

@@ -50,14 +50,14 @@ def results(shapes: list[tuple[int, int, int]]) -> dict[str, Any]:
     return {"metadata": {"dtype": "fp16", "layout": "rcr", "arch": "gfx950"}, "problem_sizes": sizes, "results": listed}
 
 
-@promise("29", GEMM, "build and benchmark kernels")
+@promise("29", GEMM, "Benchmark CK Tile kernels on a set of shapes", "`kerncast collect … --benchmark ck-tile`")
 def benchmark_recipe(work: Work) -> None:
     work("kerncast collect gemm/ck_tile --benchmark ck-tile --set build_dir=build --set arch=gfx950 --problems llm "
          "--vary dtype=fp16 --vary layout=rcr --configs sample:20 --out data", exits=2)  # fmt: skip
     work.needs(GPU)
 
 
-@promise("33", GEMM, "results JSON becomes training data")
+@promise("33", GEMM, "Turn result files in JSON into training data", "`kerncast import ck-tile FILE`")
 def imported(work: Work) -> None:
     work.write("results.json", results(SHAPES))
     work.write("held_out.json", results([(m, 2560, 3072) for m in (1, 48, 200, 2048)] + [(96, 1000, 640)]))
@@ -65,7 +65,7 @@ def imported(work: Work) -> None:
     work("kerncast import ck-tile held_out.json --device gfx950 --out held_out")
 
 
-@promise("30", GEMM, "measure the kernels of a build", after=imported)
+@promise("30", GEMM, "Measure exactly the kernels of a build folder", "`--configs build:DIR`", after=imported)
 def kernels_of_a_build(work: Work) -> None:
     for tile, pipeline in product(TILES[:2], PIPELINES):
         binary = work.write(f"build/bin/benchmark_{kernel(tile, pipeline)}", "#!/bin/sh\n")
@@ -75,28 +75,28 @@ def kernels_of_a_build(work: Work) -> None:
     work.needs(GPU)
 
 
-@promise("31", GEMM, "about 25 shapes by name", after=imported)
+@promise("31", GEMM, "A list of about 25 shapes for a first look", "`--problems small`", after=imported)
 def small_set(work: Work) -> None:
     told = work.json("kerncast sweep gemm/library --problems small --vary dtype=fp16 --vary layout=rcr --configs sample:1 "
                      "--device gfx950 --out small-vectors")  # fmt: skip
     assert 20 <= told["problems"] <= 30, told
 
 
-@promise("32", GEMM, "706 wide and edge shapes", after=imported)
+@promise("32", GEMM, "706 shapes with wide coverage and edge cases", "`--problems wide --problems edge`", after=imported)
 def wide_set(work: Work) -> None:
     told = work.json("kerncast sweep gemm/library --problems wide --problems edge --vary dtype=fp16 --vary layout=rcr "
                      "--configs sample:1 --device gfx950 --out wide-vectors")  # fmt: skip
     assert told["problems"] >= 706, told
 
 
-@promise("34", GEMM, "pad flags of `_mem` kernels are corrected")
+@promise("34", GEMM, "Correct the padding flags of kernels of the `mem` pipeline", "`kerncast import ck-tile FILE`")
 def pads_corrected(work: Work) -> None:
     made = results(SHAPES[:4])
     work.write("results.json", json.dumps(made).replace("intrawave_True_True_True", "intrawave_False_False_False"))
     work("kerncast import ck-tile results.json --device gfx950 --out data", says="pad flags")
 
 
-@promise("35", GEMM, "raw logs become training data")
+@promise("35", GEMM, "Turn raw benchmark logs into training data", "`kerncast import ck-tile run.log`")
 def logs_imported(work: Work) -> None:
     lines = []
     for number, (m, n, k) in enumerate(SHAPES):
@@ -112,7 +112,13 @@ def logs_imported(work: Work) -> None:
     assert str(9 * len(SHAPES)) in json.dumps(told), told
 
 
-@promise("36", GEMM, "canonical parquet, read and written", after=imported)
+@promise(
+    "36",
+    GEMM,
+    "Read and write the parquet files of the heuristics",
+    "`kerncast import ck-tile`, `kerncast export --to parquet`",
+    after=imported,
+)
 def parquet_both_ways(work: Work) -> None:
     rows = [
         {"op_type": "gemm_universal", "dtype": "fp16", "layout": "rcr", "arch": "gfx950", "kernel_name": kernel(tile, pipeline),
@@ -124,7 +130,7 @@ def parquet_both_ways(work: Work) -> None:
     work("kerncast export data --to parquet --out written.parquet")
 
 
-@promise("37", GEMM, "hardware is captured")
+@promise("37", GEMM, "Record the hardware beside the measurements", "`kerncast collect --capture-hw`")
 def hardware_captured(work: Work) -> None:
     work("kerncast collect gemm/cpu --problems 'grid:M=32;N=32;K=32' --vary dtype=fp32 --vary layout=rrr --configs sample:2 "
          "--samples 1 --capture-hw --out data")  # fmt: skip
@@ -132,7 +138,13 @@ def hardware_captured(work: Work) -> None:
     work.needs("rocminfo and an AMD GPU; lscpu was captured")
 
 
-@promise("38-39", GEMM, "55 features, and those that CK added later; three targets", after=imported)
+@promise(
+    "38-39",
+    GEMM,
+    "Train on the engine's 55 features and the later ones, for TFLOPS, latency and bandwidth",
+    "`kerncast train --format ck --targets tflops,latency,bandwidth`",
+    after=imported,
+)
 def three_targets(work: Work) -> None:
     work("kerncast train data --format ck --targets tflops,latency,bandwidth --trees 60 --folds 3 --out ck")
     spec = work.read("ck/feature_spec.json")
@@ -142,7 +154,7 @@ def three_targets(work: Work) -> None:
     ]
 
 
-@promise("40", GEMM, "predict and rank in TFLOPS or bandwidth", after=imported)
+@promise("40", GEMM, "Predict and rank in TFLOPS and GB/s", "`kerncast predict MODEL …`", after=imported)
 def in_tflops(work: Work) -> None:
     work("kerncast train data --trees 80 --folds 3 --out model")
     told = work("kerncast predict model M=128 N=1536 K=7168 dtype=fp16 layout=rcr")
@@ -150,7 +162,13 @@ def in_tflops(work: Work) -> None:
     assert "GB/s" in told, told
 
 
-@promise("41-42", GEMM, "model_*.lgbm.gz; feature_spec.json, train_manifest.json", after=imported)
+@promise(
+    "41-42",
+    GEMM,
+    "Write the heuristics' own files: forests, `feature_spec.json`, `train_manifest.json`",
+    "`kerncast train --format ck`",
+    after=imported,
+)
 def files_of_ck(work: Work) -> None:
     assert {"op_type", "dtype", "arch", "feature_names", "categorical_features", "targets", "log_targets", "params"} <= set(
         work.read("ck/feature_spec.json")
@@ -161,29 +179,41 @@ def files_of_ck(work: Work) -> None:
     work("rm ck/model_tflops.lgbm")
 
 
-@promise("43", GEMM, "cv_metrics_*.json and feature_importances_*.json", after=imported)
+@promise("43", GEMM, "Write scores of each fold and importances of features", "`kerncast train --format ck`", after=imported)
 def metrics_of_ck(work: Work) -> None:
     for name in ("cv_metrics_tflops.json", "feature_importances_tflops.json"):
         assert work.read(f"ck/{name}"), name
     work("ls ck")
 
 
-@promise("44-46", GEMM, "log1p targets; GroupKFold(5); hard-example mining", after=imported)
+@promise(
+    "44-46",
+    GEMM,
+    "Learn logarithms, hold out whole shapes in five folds, learn more from shapes that went wrong",
+    "`kerncast train --hard-mining N`",
+    after=imported,
+)
 def mined(work: Work) -> None:
     work("kerncast train data --targets tflops --folds 5 --trees 30 --hard-mining 2 --out mined", says="hard")
 
 
-@promise("47", GEMM, "tuning", after=imported)
+@promise("47", GEMM, "Tune the learner's settings", "`kerncast train --tune N`", after=imported)
 def tuned(work: Work) -> None:
     work("kerncast train data --tune 2 --trees 20 --folds 2 --out tuned")
 
 
-@promise("48", GEMM, "warm start, schema enforced", after=imported)
+@promise(
+    "48",
+    GEMM,
+    "Continue a model with new data, and refuse data that do not fit it",
+    "`kerncast train NEW --base MODEL`",
+    after=imported,
+)
 def warm_started(work: Work) -> None:
     work("kerncast train held_out --base model --trees 20 --out model2")
 
 
-@promise("49", GEMM, "warm start of the CK files", after=imported)
+@promise("49", GEMM, "Continue the heuristics' files", "`kerncast train NEW --base MODEL --format ck`", after=imported)
 def ck_warm_started(work: Work) -> None:
     work("kerncast train held_out --format ck --base ck --targets tflops,latency,bandwidth --trees 20 --out ck2")
     manifest = work.read("ck2/train_manifest.json")
@@ -195,7 +225,13 @@ def ck_warm_started(work: Work) -> None:
     work("rm ck/model_tflops.lgbm ck2/model_tflops.lgbm")
 
 
-@promise("50", GEMM, "warm start from a model that CK made", after=imported)
+@promise(
+    "50",
+    GEMM,
+    "Continue a model that CK Tile's own script trained",
+    "`kerncast train NEW --base CKMODEL --format ck`",
+    after=imported,
+)
 def warm_started_from_theirs(work: Work) -> None:
     theirs(work)
     work("kerncast train held_out --format ck --base theirs --targets tflops --trees 20 --out grown")
@@ -218,18 +254,24 @@ def theirs(work: Work) -> None:
     )
 
 
-@promise("51", GEMM, "predict the best kernel", after=imported)
+@promise("51", GEMM, "Name the best kernel for a shape", "`kerncast select MODEL M=… N=… K=…`", after=imported)
 def best_kernel(work: Work) -> None:
     work("kerncast select model M=128 N=1536 K=7168 dtype=fp16 layout=rcr", says="ok")
 
 
-@promise("52", GEMM, "rank the top k", after=imported)
+@promise("52", GEMM, "List the ten best kernels for a shape", "`kerncast select MODEL … --top 10`", after=imported)
 def top_kernels(work: Work) -> None:
     told = work.json("kerncast select model M=128 N=1536 K=7168 dtype=fp16 layout=rcr --top 10")
     assert len(json.dumps(told).split('"config"')) == 11, told
 
 
-@promise("53", GEMM, "an existing CK model chooses", after=imported)
+@promise(
+    "53",
+    GEMM,
+    "Let a model that CK Tile trained choose, in Python and in C",
+    "[Your CK Tile model chooses](coming-from.md#your-ck-tile-model-chooses)",
+    after=imported,
+)
 def their_model_chooses(work: Work) -> None:
     theirs(work)
     work.write("kernels.txt", "\n".join(kernel(tile, pipeline) for tile, pipeline in product(TILES, PIPELINES)))
@@ -237,7 +279,13 @@ def their_model_chooses(work: Work) -> None:
     work("kerncast export theirs --to c --configs kernels:kernels.txt --out theirs-in-c")
 
 
-@promise("54-55", GEMM, "search: random, DE; evaluate: mean, P10, min, top-k", after=imported)
+@promise(
+    "54-55",
+    GEMM,
+    "Search a space at random or by differential evolution; report mean, P10, minimum and top-k efficiency",
+    "`kerncast select --search --strategy de`, `kerncast evaluate`",
+    after=imported,
+)
 def searched(work: Work) -> None:
     for strategy in ("random", "de"):
         work(
@@ -247,19 +295,31 @@ def searched(work: Work) -> None:
     work("kerncast evaluate model held_out", says="P10")
 
 
-@promise("56", GEMM, "P50", after=imported)
+@promise("56", GEMM, "Report the median efficiency", "`kerncast evaluate MODEL DATA`", after=imported)
 def median_shown(work: Work) -> None:
     work("kerncast evaluate model held_out", says="P50")
 
 
-@promise("57-58", GEMM, "slices by M, by layout and by pipeline, also those never chosen", after=imported)
+@promise(
+    "57-58",
+    GEMM,
+    "Report efficiency by size, layout and pipeline, also for pipelines that are never chosen",
+    "`kerncast evaluate MODEL DATA`",
+    after=imported,
+)
 def slices_shown(work: Work) -> None:
     told = work.json("kerncast evaluate model held_out")
     text = json.dumps(told)
     assert all(name in text for name in PIPELINES)
 
 
-@promise("59", GEMM, "C++ selection", after=imported)
+@promise(
+    "59",
+    GEMM,
+    "Choose kernels from C++",
+    "`kerncast export MODEL --to c`, [in a C++ project](exporting.md#in-a-c-project)",
+    after=imported,
+)
 def chosen_in_cpp(work: Work) -> None:
     work("kerncast export model --to c --out picker")
     work("cmake -S picker -B picker/build")
@@ -267,12 +327,17 @@ def chosen_in_cpp(work: Work) -> None:
     work("ctest --test-dir picker/build")
 
 
-@promise("60", GEMM, "ready models (fp8, fp16)", after=imported)
+@promise("60", GEMM, "Ready models for fp8 and fp16", "", after=imported)
 def ready_models(work: Work) -> None:
     work.cannot("measuring them needs an AMD GPU, and no measurements of CK Tile kernels are public")
 
 
-@promise("64", GEMM, "learnings, plan, troubleshooting")
+@promise(
+    "64",
+    GEMM,
+    "Read what was learned, and what to do when something fails",
+    "[Lessons](lessons.md), [Troubleshooting](troubleshooting.md), `kerncast doctor`",
+)
 def documented(work: Work) -> None:
     docs = Path(__file__).resolve().parent.parent / "docs"
     assert all((docs / name).stat().st_size > 2_000 for name in ("lessons.md", "concepts.md", "troubleshooting.md"))
@@ -301,7 +366,12 @@ def convolution_rows(direction: str, counts: range) -> list[dict[str, Any]]:
     return rows
 
 
-@promise("65-69", CONV, "three directions, 300 kernels; 83 features; CSV; build and collect; synthetic sets")
+@promise(
+    "65-69",
+    CONV,
+    "Model three directions of grouped convolution with 300 kernels each, from the benchmarks' CSV",
+    "`kerncast list family grouped_conv_forward/ck_tile`",
+)
 def convolutions_imported(work: Work) -> None:
     for direction in ("forward", "bwd_data", "bwd_weight"):
         pl.DataFrame(convolution_rows(direction, range(40))).write_csv(work.folder / f"{direction}.csv")
@@ -311,7 +381,9 @@ def convolutions_imported(work: Work) -> None:
     work("kerncast list family grouped_conv_forward/ck_tile")
 
 
-@promise("70", CONV, "a validation set of 300 problems", after=convolutions_imported)
+@promise(
+    "70", CONV, "A validation set of 300 layers that no other set has", "`--problems validation`", after=convolutions_imported
+)
 def validation_set(work: Work) -> None:
     told = work.json("kerncast sweep grouped_conv_forward/ck_tile --problems validation --vary dtype=bf16 --configs sample:1 "
                      "--device gfx950 --out vectors")  # fmt: skip
@@ -319,7 +391,13 @@ def validation_set(work: Work) -> None:
     assert told["problems"] > 200, told
 
 
-@promise("71", CONV, "models in CK's layout", after=convolutions_imported)
+@promise(
+    "71",
+    CONV,
+    "Write models of convolutions in the heuristics' layout",
+    "`kerncast train --format ck`",
+    after=convolutions_imported,
+)
 def convolutions_in_ck_layout(work: Work) -> None:
     for direction in ("forward", "bwd_data", "bwd_weight"):
         work(f"kerncast train {direction} --format ck --targets tflops --trees 30 --folds 2 --out ck-{direction}")
@@ -330,7 +408,13 @@ def convolutions_in_ck_layout(work: Work) -> None:
 PROBLEM = "N=16 C=128 K=64 G=1 Hi=28 Wi=28 Y=3 X=3 stride_h=1 stride_w=1 pad_h=1 pad_w=1 dtype=bf16"
 
 
-@promise("72", CONV, "rank a pool of one's own", after=convolutions_imported)
+@promise(
+    "72",
+    CONV,
+    "Rank a list of kernels of your own",
+    "`kerncast select MODEL … --configs kernels:FILE`",
+    after=convolutions_imported,
+)
 def pool_ranked(work: Work) -> None:
     work("kerncast train forward --trees 40 --folds 2 --out model")
     names = sorted({row["kernel"] for row in convolution_rows("forward", range(1))})
@@ -338,21 +422,32 @@ def pool_ranked(work: Work) -> None:
     work(f"kerncast select model {PROBLEM} --configs kernels:kernels.txt --top 4", says="64")
 
 
-@promise("73-76", CONV, "validate, save predictions; sanity check; compare; acceptance, exit code", after=convolutions_imported)
+@promise(
+    "73-76",
+    CONV,
+    "Validate a model on new data, save its predictions, and accept or reject it by fixed criteria",
+    "`kerncast evaluate --save-predictions`, `kerncast compare OLD NEW DATA`",
+    after=convolutions_imported,
+)
 def convolutions_validated(work: Work) -> None:
     work("kerncast evaluate model held_out --save-predictions old.parquet")
     work("kerncast train forward --trees 60 --folds 2 --seed 1 --out model2")
     work("kerncast compare model model held_out", says="SAME")
 
 
-@promise("78", CONV, "a quality test in one command", after=convolutions_imported)
+@promise("78", CONV, "Run the whole quality test in one command", "`kerncast regenerate ROUTINE`", after=convolutions_imported)
 def quality_test(work: Work) -> None:
     work("kerncast regenerate conv-cpu --set sweep.max_problems=6 --set sweep.max_flops=1e7 --set sweep.configs=sample:3 "
          "--set train.folds=2 --store quality")  # fmt: skip
     work("kerncast models --store quality", says="grouped_conv_bwd_weight")
 
 
-@promise("79", CONV, "registry.run(problem, input, weight)")
+@promise(
+    "79",
+    CONV,
+    "Run the chosen convolution on given tensors",
+    "[Dispatching](selecting.md#dispatching-choose-a-kernel-and-run-it)",
+)
 def convolution_run(work: Work) -> None:
     work.python(
         "import numpy as np\nfrom kerncast.answering.dispatch import Dispatcher\n"
@@ -363,7 +458,7 @@ def convolution_run(work: Work) -> None:
     work.needs("an AMD GPU for its own tensors: arrays of the CPU are run")
 
 
-@promise("80", CONV, "a search if there is no model")
+@promise("80", CONV, "Measure instead, where there is no model", "[Dispatching](selecting.md#how-a-kernel-is-chosen)")
 def searched_without_model(work: Work) -> None:
     work.python(
         "import numpy as np\nfrom kerncast.answering.dispatch import Dispatcher\n"

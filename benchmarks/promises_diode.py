@@ -32,7 +32,7 @@ def dataset(seed: int, shapes: int) -> dict[str, object]:
     return {"hardware": {"NVIDIA H100": {"operation": {"mm": {"solution": found}}}}}
 
 
-@promise("99", DATA, "train on its datasets (msgpack, JSON)")
+@promise("99", DATA, "Train on its datasets, in msgpack and JSON", "`kerncast import diode FILE`")
 def trained_on_theirs(work: Work) -> None:
     work.write("train.json", dataset(0, 40))
     work.write("validation.json", dataset(1, 8))
@@ -45,34 +45,36 @@ def trained_on_theirs(work: Work) -> None:
     work("kerncast train data --trees 60 --folds 3 --out model")
 
 
-@promise("95", DATA, "number of shapes, log-normal, seed")
+@promise("95", DATA, "Draw shapes from a log-normal distribution, with a seed", "`--problems lognormal:100 --seed 42`")
 def shapes_drawn(work: Work) -> None:
     told = work.json("kerncast sweep gemm/triton --problems lognormal:100 --vary dtype=fp16 --vary layout=rcr "
                      "--configs sample:1 --device h100 --seed 42 --out vectors")  # fmt: skip
     assert told["problems"] == 100, told
 
 
-@promise("96", DATA, "exhaustive or default space")
+@promise(
+    "96", DATA, "Choose Inductor's default or exhaustive search space", "`--configs inductor`, `--configs inductor:exhaustive`"
+)
 def spaces(work: Work) -> None:
     for name in ("inductor", "inductor:exhaustive"):
         work(f"kerncast sweep gemm/triton --problems lognormal:3 --vary dtype=fp16 --vary layout=rcr --configs {name} "
              f"--device h100 --out {name.replace(':', '-')}")  # fmt: skip
 
 
-@promise("97", DATA, "mm, bmm")
+@promise("97", DATA, "Collect `mm` and `bmm`", "`gemm/triton`, with `batch`")
 def batches(work: Work) -> None:
     work("kerncast sweep gemm/triton --problems 'grid:M=64;N=64;K=64;batch=1,8' --vary dtype=fp16 --vary layout=rcr "
          "--configs sample:2 --device h100 --out vectors")  # fmt: skip
 
 
-@promise("98", DATA, "addmm")
+@promise("98", DATA, "Collect `addmm`", "`gemm/triton`, with `--vary bias=true`")
 def bias(work: Work) -> None:
     work("kerncast list op addmm")
     work("kerncast sweep gemm/triton --problems 'grid:M=64;N=64;K=64' --vary bias=true --vary dtype=fp16 --vary layout=rcr "
          "--configs sample:2 --device h100 --out vectors")  # fmt: skip
 
 
-@promise("100", DATA, "collect over a shapeset")
+@promise("100", DATA, "Collect over a shape set", "`--problems 'shapeset:FILE;op=mm'`")
 def shapeset(work: Work) -> None:
     shape = {"B": 1, "M": 64, "N": 128, "K": 256, "M_dtype": "float16", "K_dtype": "float16", "out_dtype": "float16",
              "out_size": [1, 64, 128], "out_stride": [8192, 128, 1]}  # fmt: skip
@@ -82,29 +84,43 @@ def shapeset(work: Work) -> None:
     work.needs(GPU)
 
 
-@promise("101-104", DATA, "statistics; deep model; several files; separate validation set", after=trained_on_theirs)
+@promise(
+    "101-104",
+    DATA,
+    "See statistics of a dataset, train a deep model on several files, validate on another",
+    "`kerncast train --kind deep`",
+    after=trained_on_theirs,
+)
 def deep_trained(work: Work) -> None:
     work("kerncast inspect data")
     work("kerncast train data as-json --kind deep --epochs 5 --batch-size 256 --lr 0.001 --folds 2 --out deep")
     work("kerncast evaluate deep held_out")
 
 
-@promise("105", DATA, "MSE, RMSE, exp(RMSE) of the log time", after=trained_on_theirs)
+@promise(
+    "105", DATA, "Report MSE, RMSE and exp(RMSE) of the log time", "`kerncast evaluate MODEL DATA`", after=trained_on_theirs
+)
 def log_errors(work: Work) -> None:
     work("kerncast evaluate model held_out", says="RMSE")
 
 
-@promise("106", DATA, "the N worst predictions", after=trained_on_theirs)
+@promise("106", DATA, "List the worst predictions", "`kerncast evaluate --worst 5`", after=trained_on_theirs)
 def worst_predictions(work: Work) -> None:
     work("kerncast evaluate model held_out --worst 5", says="prediction")
 
 
-@promise("107-111", DATA, "validate against max-autotune; several top-N; by op; workflow; new hardware", trained_on_theirs)
+@promise(
+    "107-111",
+    DATA,
+    "Compare with what max-autotune chose, for several top-N, by op, on new hardware",
+    "`kerncast evaluate --against FILE`",
+    after=trained_on_theirs,
+)
 def against_max_autotune(work: Work) -> None:
     work("kerncast evaluate model held_out --against validation.json")
 
 
-@promise("112", DATA, "contributing data", after=trained_on_theirs)
+@promise("112", DATA, "Merge data of several contributors", "`kerncast merge A B --out C`", after=trained_on_theirs)
 def contributed(work: Work) -> None:
     work("kerncast merge data held_out --out merged")
     work("kerncast export merged --to csv --out merged.csv")
@@ -117,7 +133,7 @@ def contributed(work: Work) -> None:
     assert sum(parts) == both == written, heights
 
 
-@promise("113", DATA, "pip install of a release")
+@promise("113", DATA, "Install a release with pip", "`pip install`, of a wheel that was built here")
 def installed(work: Work) -> None:
     source = Path(__file__).resolve().parent.parent
     work(f"python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist {source}")
@@ -127,7 +143,12 @@ def installed(work: Work) -> None:
     work.needs("a place on a public package registry")
 
 
-@promise("114-117", COMPILE, "record every choice and time; driver over shapes; exhaustive switch; logs as training data")
+@promise(
+    "114-117",
+    COMPILE,
+    "Record every choice that Inductor times, over many shapes, also from logs",
+    "[Measuring the kernels of torch.compile](torch.md#measuring-the-kernels-of-torchcompile)",
+)
 def observed(work: Work) -> None:
     work.python(OBSERVE)
 
@@ -143,8 +164,12 @@ print(kc.Dataset.open("listened").read().height)
 """
 
 
-@promise("118-123", COMPILE, "choose Triton configs; prune all backends; top-k then benchmark, library kept; registration, "
-         "and use without it; settings enabled; fallback and abstention")  # fmt: skip
+@promise(
+    "118-123",
+    COMPILE,
+    "Let a model choose inside `torch.compile`: one kernel or the best k, with the library kept and a way to abstain",
+    "[torch.compile](torch.md)",
+)
 def chosen(work: Work) -> None:
     work("kerncast collect gemm/inductor_cpp --problems 'grid:M=8,16,32;N=64,96,128;K=64,128' --vary dtype=fp32 "
          "--vary layout=rcr --configs sample:4 --samples 2 --out data")  # fmt: skip
@@ -165,13 +190,18 @@ print(kerncast.torch.report())
 """
 
 
-@promise("124", COMPILE, "pretrained model")
+@promise("124", COMPILE, "A pretrained model", "")
 def pretrained(work: Work) -> None:
     work.cannot("measuring one needs a GPU, and the public tables of A100 state no licence")
 
 
-@promise("125-131", COMPILE, "found by hardware; caches apart by model; torch versions; status and counters; "
-         "proof against max-autotune; lookup table; docs page", after=chosen)  # fmt: skip
+@promise(
+    "125-131",
+    COMPILE,
+    "Find the model by hardware, keep caches of models apart, report what was decided, prove it against max-autotune",
+    "`kerncast torch validate`, `kerncast export --to lookup-table`",
+    after=chosen,
+)
 def proven(work: Work) -> None:
     work("kerncast models add model")
     work.python(CHOOSE.replace(', options={"model": "model"}', ""), says="chosen")

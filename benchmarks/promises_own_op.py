@@ -53,7 +53,13 @@ time = { at = ["ns"], unit = "ns" }
 """
 
 
-@promise("61-63", GEMM, "extend to a new op; tests; guide to data", after=imported)
+@promise(
+    "61-63",
+    GEMM,
+    "Add an op of your own, with tests and a guide to its data",
+    "[Adding an op](ops-and-families.md)",
+    after=imported,
+)
 def extended(work: Work) -> None:
     program = work.write("program.py", PROGRAM)
     work.write("transpose.toml", TRANSPOSE)

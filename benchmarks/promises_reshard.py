@@ -41,8 +41,12 @@ Path(given["--result-file"]).write_text(json.dumps(results))
 """
 
 
-@promise("11-17", LINES, "shapes and checks; files without a database; their paths; invalid vectors not written, suites "
-         "thinned out; -x -y; the runner's options")  # fmt: skip
+@promise(
+    "11-17",
+    LINES,
+    "Generate the sweep's vectors as files: valid shapes only, large suites thinned out, chosen by grid",
+    "`kerncast sweep reshard/single --problems published --format tt-sweep`",
+)
 def vectors_written(work: Work) -> None:
     work("kerncast sweep reshard/single --problems published -x 1 -y 7 --max-vectors 1500 --device wormhole_b0 "
          "--format tt-sweep --out vectors")  # fmt: skip
@@ -54,8 +58,13 @@ def vectors_written(work: Work) -> None:
             assert all(vector["validity"] == "VectorValidity.VALID" for vector in suite.values())
 
 
-@promise("19-24", LINES, "a hang is reset and the sweep goes on; batches; results joined to the right vector; out-of-memory "
-         "kept; several cards; resume", after=vectors_written)  # fmt: skip
+@promise(
+    "19-24",
+    LINES,
+    "Reset a card that hangs and go on, keep failures, use several cards, resume",
+    "`kerncast collect --benchmark tt-metal-reshard`",
+    after=vectors_written,
+)
 def sweep_run(work: Work) -> None:
     work.write("tt/tests/sweep_framework/sweeps_runner.py", RUNNER)
     work.write("tt/hang", "")
@@ -77,7 +86,13 @@ def sweep_run(work: Work) -> None:
     work.needs(CARD)
 
 
-@promise("18", LINES, "ten runs: the mean, the deviation and their number are recorded", after=vectors_written)
+@promise(
+    "18",
+    LINES,
+    "Record mean, deviation and number of ten runs",
+    "columns of [a dataset](tables.md#what-a-dataset-holds)",
+    after=vectors_written,
+)
 def deviation_kept(work: Work) -> None:
     work.write("runner.py", RUNNER)
     for file in sorted((work.folder / "vectors" / "vectors_export").glob("*/*.json")):
@@ -93,13 +108,25 @@ def deviation_kept(work: Work) -> None:
     assert told.split() == ["[5.0]", "[10]"], told
 
 
-@promise("25", LINES, "series of grids, read from and written to results_export_batch", after=vectors_written)
+@promise(
+    "25",
+    LINES,
+    "Read and write the runner's result folders",
+    "`kerncast import tt-sweep`, `kerncast export --to tt-sweep`",
+    after=vectors_written,
+)
 def batches_written(work: Work) -> None:
     work("kerncast export imported --to tt-sweep --out again")
     work("kerncast import tt-sweep again --device wormhole_b0 --out imported-again")
 
 
-@promise("26-28", LINES, "lines fitted on the two folders; groups; R², RRMSE and RMSRE as CSV", after=vectors_written)
+@promise(
+    "26-28",
+    LINES,
+    "Fit a line to each group, with R², RRMSE and RMSRE as CSV",
+    "`kerncast train --kind linear`, `kerncast export --to csv`",
+    after=vectors_written,
+)
 def lines_fitted(work: Work) -> None:
     work("kerncast train imported --kind linear --no-folds --out lines")
     work("kerncast export lines --to csv --out lines.csv")
@@ -108,26 +135,34 @@ def lines_fitted(work: Work) -> None:
     assert {"slope_ns", "intercept_ns", "r2", "rrmse", "rmsre"} <= set(rows[0])
 
 
-@promise("1", MLPS, "inputs: grids in and out, size in tiles", after=vectors_written)
+@promise(
+    "1", MLPS, "Ask with both grids and the number of tiles", "`kerncast predict reshard … tiles=1024`", after=vectors_written
+)
 def asked_by_tiles(work: Work) -> None:
     reply = _reshard(work, "lines", "width", "height", '"tiles": 3136')
     assert reply["status"] == "ok", reply
 
 
-@promise("2", MLPS, "output in nanoseconds", after=vectors_written)
+@promise("2", MLPS, "Get nanoseconds", "`kerncast predict reshard …`", after=vectors_written)
 def in_nanoseconds(work: Work) -> None:
     reply = _reshard(work, "lines", "width", "height", SHAPE)
     assert 50_000 < reply["time_ns"] < 90_000, reply
 
 
-@promise("4-5", MLPS, "scaler and MLP 100-50-1 or 128×3; Adam, learning rate, batch size, epochs", after=vectors_written)
+@promise(
+    "4-5",
+    MLPS,
+    "Train the published network: scaler, layers of 100 and 50 units, Adam, batches, epochs",
+    "`kerncast train --kind mlp --hidden 100,50`",
+    after=vectors_written,
+)
 def mlps_trained(work: Work) -> None:
     for source, target in (("width", "height"), ("block", "width")):
         work(f"kerncast train imported --where in_strategy={source} --where out_strategy={target} --kind mlp --hidden 100,50 "
              f"--epochs 60 --batch-size 256 --lr 0.001 --folds 2 --out {source}-{target}")  # fmt: skip
 
 
-@promise("6", MLPS, "BLOCK→WIDTH converges", after=vectors_written)
+@promise("6", MLPS, "Reach a good fit for BLOCK to WIDTH", "`kerncast evaluate MODEL DATA`", after=vectors_written)
 def block_to_width(work: Work) -> None:
     found = work.json(
         "kerncast evaluate block-width imported --where in_strategy=block --where out_strategy=width --split problem"
@@ -135,7 +170,13 @@ def block_to_width(work: Work) -> None:
     assert found["overall"]["r2_log"]["value"] > 0.9, found["overall"]
 
 
-@promise("3", MLPS, "models named like WIDTH_ROW_MAJOR_HEIGHT_ROW_MAJOR, found by what they cover", after=vectors_written)
+@promise(
+    "3",
+    MLPS,
+    "Keep a model for each pair of strategies and find the one that fits",
+    "`kerncast models find reshard in_strategy=… out_strategy=…`",
+    after=vectors_written,
+)
 def found_by_coverage(work: Work) -> None:
     work("kerncast models add width-height --name WIDTH_ROW_MAJOR_HEIGHT_ROW_MAJOR")
     work("kerncast models add block-width --name BLOCK_ROW_MAJOR_WIDTH_ROW_MAJOR")
@@ -145,7 +186,7 @@ def found_by_coverage(work: Work) -> None:
         assert source.upper() in reply["entry"], reply
 
 
-@promise("7", MLPS, "models run in C++", after=vectors_written)
+@promise("7", MLPS, "Run the models in C++", "`kerncast export MODEL --to c`", after=vectors_written)
 def mlp_in_cpp(work: Work) -> None:
     work("kerncast export width-height --to c --out cpp")
     work("cmake -S cpp -B cpp/build -DCMAKE_BUILD_TYPE=Release")
@@ -153,7 +194,13 @@ def mlp_in_cpp(work: Work) -> None:
     work("ctest --test-dir cpp/build")
 
 
-@promise("8", MLPS, "weights as CSV, both ways", after=vectors_written)
+@promise(
+    "8",
+    MLPS,
+    "Write weights as CSV and read them back",
+    "`kerncast export --to csv`, `kerncast train --weights`",
+    after=vectors_written,
+)
 def weights_as_csv(work: Work) -> None:
     work("kerncast export width-height --to csv --out weights")
     work("kerncast train imported --where in_strategy=width --where out_strategy=height --weights weights --out from-weights")
@@ -161,7 +208,7 @@ def weights_as_csv(work: Work) -> None:
     assert replies[0] == replies[1], replies
 
 
-@promise("9", MLPS, "seven trained models with their R² table", after=vectors_written)
+@promise("9", MLPS, "Seven trained models, with their R²", "`kerncast models`", after=vectors_written)
 def seven_models(work: Work) -> None:
     """On a fresh install, without a store: each of the seven pairs of strategies has a model and its R²."""
     pairs = {("block", "block"), ("block", "width"), ("block", "height"), ("width", "block"), ("width", "height"),
@@ -189,7 +236,7 @@ def seven_models(work: Work) -> None:
     work("kerncast models", says="reshard_block-wormhole")
 
 
-@promise("10", MLPS, "data obtainable", after=vectors_written)
+@promise("10", MLPS, "Get the data", "`kerncast export DATA --to csv`", after=vectors_written)
 def data_obtainable(work: Work) -> None:
     work("kerncast inspect imported")
     rows = int(work.python("import kerncast as kc\nprint(kc.Dataset.open('imported').read().height)"))

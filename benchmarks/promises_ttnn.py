@@ -29,7 +29,12 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-@promise("86-88", TTNN, "a table of models; exp from public data; MLPs")
+@promise(
+    "86-88",
+    TTNN,
+    "List the models, train `exp` from the public table, train MLPs",
+    "`kerncast import ttnn-csv`, `kerncast models`",
+)
 def exp_trained(work: Work) -> None:
     work.write("exp.csv", table())
     work(f"kerncast import ttnn-csv exp.csv --set func=exp --device wormhole_b0 --software commit={COMMIT} --out exp")
@@ -39,7 +44,13 @@ def exp_trained(work: Work) -> None:
     work("kerncast models", says="wormhole_b0")
 
 
-@promise("81-83", TTNN, "JSON in, time out; Python, C and C++; errors told apart", after=exp_trained)
+@promise(
+    "81-83",
+    TTNN,
+    "Send JSON, get a time, from Python, C and C++, with errors told apart",
+    "[Asking in JSON](json-query.md)",
+    after=exp_trained,
+)
 def asked_in_json(work: Work) -> None:
     reply = json.loads(work(f"kerncast predict '{EXP.replace('ttnn.', '')}'"))
     assert reply["status"] == "ok"
@@ -55,7 +66,7 @@ def asked_in_json(work: Work) -> None:
     work("ctest --test-dir exp_c/build")
 
 
-@promise("84", TTNN, "op names as written: ttnn.exp, ttnn.transformer.concatenate_heads …", after=exp_trained)
+@promise("84", TTNN, "Use the op names of TTNN as they are", "`kerncast predict ttnn.exp …`", after=exp_trained)
 def names_as_written(work: Work) -> None:
     for name in ("ttnn.relu", "ttnn.transformer.concatenate_heads", "ttnn.experimental.create_qkv_heads"):
         work(f"kerncast list op {name}")
@@ -63,7 +74,9 @@ def names_as_written(work: Work) -> None:
     assert reply["status"] == "ok", reply
 
 
-@promise("85", TTNN, "committed models: concatenate_heads, create_qkv_heads, exp", after=exp_trained)
+@promise(
+    "85", TTNN, "Committed models of `concatenate_heads`, `create_qkv_heads` and `exp`", "`kerncast models`", after=exp_trained
+)
 def committed_models(work: Work) -> None:
     """On a fresh install, without a store: each dtype that the public tables have."""
     for dtype in ("bf16", "bfp8", "fp32", "uint16", "uint32"):
@@ -75,7 +88,9 @@ def committed_models(work: Work) -> None:
     work.needs("a Wormhole card for the models of concatenate_heads and create_qkv_heads: no times of these ops are public")
 
 
-@promise("89", TTNN, "collect with device perf", after=exp_trained)
+@promise(
+    "89", TTNN, "Collect device times with the sweep runner", "`kerncast collect --benchmark tt-metal-sweep`", after=exp_trained
+)
 def collected_with_device_perf(work: Work) -> None:
     ops = (
         "ttnn.exp",
@@ -91,7 +106,7 @@ def collected_with_device_perf(work: Work) -> None:
     work.needs(CARD)
 
 
-@promise("90", TTNN, "a dataset from vectors and results", after=exp_trained)
+@promise("90", TTNN, "Make a dataset from vectors and results", "`kerncast import tt-sweep`", after=exp_trained)
 def vectors_and_results(work: Work) -> None:
     (file,) = (work.folder / "sweep-1" / "vectors_export").glob("*.json")
     vectors = json.loads(file.read_text())
@@ -105,19 +120,25 @@ def vectors_and_results(work: Work) -> None:
     work("kerncast train heads --folds 2 --trees 20 --out heads-model")
 
 
-@promise("91", TTNN, "train new, retrain", after=exp_trained)
+@promise("91", TTNN, "Train a new model, or continue one", "`kerncast train --base MODEL`", after=exp_trained)
 def retrained(work: Work) -> None:
     work("kerncast train exp --base exp_model --trees 10 --out exp_model2")
 
 
-@promise("92", TTNN, "few-button regeneration", after=exp_trained)
+@promise("92", TTNN, "Regenerate a model with few commands", "`kerncast regenerate ttnn-exp`", after=exp_trained)
 def regenerated(work: Work) -> None:
     work("kerncast regenerate ttnn-exp-table --set import.files=exp.csv --set train.folds=2 --store regenerated")
     work("kerncast models --store regenerated", says="wormhole_b0")
     work.needs(CARD)
 
 
-@promise("93-94", TTNN, "valid only for its commit; install and build", after=exp_trained)
+@promise(
+    "93-94",
+    TTNN,
+    "Know the commit that a model is valid for; install and build",
+    "`kerncast predict --strict`",
+    after=exp_trained,
+)
 def tied_to_its_commit(work: Work) -> None:
     asked = EXP.replace("ttnn.", "").replace('"device"', '"software": "commit=0123456789abcdef", "device"')
     assert "warning" in json.loads(work(f"kerncast predict '{asked}'"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from reporting import RESULTS, ROOT, TOPICS, Result, Row, aim, measured, read, span, verdict
@@ -22,8 +23,13 @@ BLOCK = re.compile(r"(<!-- results of: ([\w ]+) -->\n).*?(<!-- end of results --
 # Characters with a meaning in Markdown or HTML.
 SPECIAL = re.compile(r"[\\`*_\[\]<>&|~#]")
 URL = re.compile(r"https?://[^\s,;()]+")
+FIRST = """\
+The numbers that say most, each on problems that the model was not trained on. *Speed of the choice* is the best measured time
+of a problem divided by the time of the config that the model chose. *Error* is the mean absolute percentage error of predicted
+times (MAPE). The tables below explain each row and give its interval.
+"""
 INTRO = """\
-Every number below was printed by a script in `benchmarks/`, which also wrote it to `benchmarks/results/`. `make bench` runs
+A script in `benchmarks/` printed every number on this page, and wrote it to `benchmarks/results/`. `make bench` runs
 all scripts. `make results` renders this page from their files. Tables marked *not rerun since* were copied from an older
 README, which had the output of the script.
 
@@ -35,6 +41,126 @@ README, which had the output of the script.
 - The commit is the last one that changed `src/` before the run. A `+` means that `src/` had uncommitted changes.
 - An empty cell means that the script did not print this value.
 """
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A row for the first screen: where the number is, what a reader calls it, and whom it is beside."""
+
+    script: str
+    row: str
+    says: str
+    rivals: tuple[str, ...]
+    data: str
+
+
+HEADLINES = (
+    Headline(
+        "a100_mm.py",
+        "A100 mm: speed of the choice ÷ best measured speed, mean",
+        "speed of the choice, matrix products on an A100",
+        ("PyTorch's shipped trees", "always the vendor's library", "plain LightGBM"),
+        "PyTorch's AutoHeuristic data",
+    ),
+    Headline(
+        "a100_mixed_mm.py",
+        "A100 mixed_mm: speed of the choice ÷ best measured speed, mean",
+        "speed of the choice, mixed-dtype products on an A100",
+        ("best fixed config of the other folds", "always the vendor's library"),
+        "PyTorch's AutoHeuristic data",
+    ),
+    Headline(
+        "matmul_heuristics.py",
+        "A100 mm, Triton's kernels: speed of the choice ÷ best measured speed, mean",
+        "speed of the choice, Triton's kernels alone",
+        ("nvidia-matmul-heuristics",),
+        "PyTorch's AutoHeuristic data",
+    ),
+    Headline(
+        "quickstart.py",
+        "quickstart: speed of the choice ÷ best measured speed, mean",
+        "speed of the choice, five minutes of measuring a CPU",
+        ("best fixed kernel",),
+        "measured on the machine itself",
+    ),
+    Headline(
+        "inductor.py",
+        "three networks end to end, speed, max-autotune's = 1: geometric mean",
+        "speed of three networks under torch.compile, max-autotune = 1",
+        (),
+        "measured on an AVX2 CPU",
+    ),
+    Headline(
+        "kernel_tuner_search.py",
+        "convolution_A100: best found with the model (local) ÷ optimum, 218 + 218 measurements",
+        "best config found with 436 measurements, of the optimum",
+        ("random search with as many measurements",),
+        "a space that Kernel Tuner measured in full",
+    ),
+    Headline(
+        "h100_gemm.py",
+        "H100 bf16 GEMM: error of predicted times, MAPE",
+        "error, bf16 GEMM on an H100",
+        ("plain LightGBM", "roofline"),
+        "NVIDIA's AIConfigurator",
+    ),
+    Headline(
+        "llm_ops.py",
+        "gemm, vllm, pairs (N, K) unseen: MAPE",
+        "error, GEMM of vLLM on ten GPUs",
+        ("untuned LightGBM", "roofline"),
+        "NVIDIA's AIConfigurator",
+    ),
+    Headline(
+        "llm_ops.py",
+        "attention_context, trtllm, heads unseen: MAPE",
+        "error, attention of prompts in TensorRT-LLM",
+        ("untuned LightGBM", "roofline"),
+        "NVIDIA's AIConfigurator",
+    ),
+    Headline(
+        "unseen_device.py",
+        "GEMM, 200 rows of the GPU, MAPE of its worst GPU (l40s)",
+        "error on a new GPU with 200 rows, worst of nine",
+        ("a model of these rows alone",),
+        "NVIDIA's AIConfigurator",
+    ),
+    Headline(
+        "ttnn.py",
+        "big_exp: MAPE, every measurement",
+        "error, TTNN's exp on a Wormhole card",
+        ("line in the tile count",),
+        "tables of TTNN's op runtime predictor",
+    ),
+    Headline(
+        "reshard_lines.py",
+        "width-height: R²",
+        "R², reshards between grids that were not measured",
+        ("published MLP",),
+        "lines of tt-metal's reshard sweep (the MLP: rows split at random)",
+    ),
+    Headline(
+        "served_models.py",
+        "median error",
+        "error of a whole step, median of servers",
+        (),
+        "measured servers",
+    ),
+    Headline(
+        "select_latency.py",
+        "from C, the portfolio, p50 of the quickest round",
+        "choosing among 4,608 kernels, in C",
+        (),
+        "made-up CK Tile measurements",
+    ),
+    Headline(
+        "chaos.py",
+        "rows with another status than the injected one",
+        "wrong rows when kernels crash, hang and lie",
+        (),
+        "injected faults",
+    ),
+)
 
 
 def text(words: str) -> str:
@@ -107,13 +233,36 @@ def section(result: Result) -> list[str]:
     return [*lines, *table(result.rows), ""]
 
 
+def first_screen(results: Sequence[Result]) -> list[str]:
+    """The table of headlines, as far as their rows were kept."""
+    found = {(result.benchmark.script, row.what): row for result in reversed(results) for row in result.rows}
+    lines = []
+    for item in HEADLINES:
+        row = found.get((item.script, item.row))
+        if row is not None:
+            others = "; ".join(f"{name} {beside(row.against, name)}" for name in item.rivals)
+            cells = (item.says, measured(row), others, f"{item.data}, {row.n}" if row.n else item.data)
+            lines.append(f"| {' | '.join(text(cell) for cell in cells)} |")
+    head = ["| what | kerncast | others | data |", "| --- | --- | --- | --- |"]
+    return [*FIRST.splitlines(), "", *head, *lines, ""] if lines else []
+
+
+def beside(against: str, name: str) -> str:
+    """The figure of one of the systems that a row is compared with."""
+    plain = re.sub(r" \([^)]*\)", "", against)
+    found = re.search(rf"(?:^|; |, ){re.escape(name)}[^;]*? (\d[\d.,]*(?: [%×µs]+)?)(?=$|[;,] )", plain)
+    if found is None:
+        raise ValueError(f"no figure of '{name}' in '{against}': name one of those")
+    return found[1]
+
+
 def summary(results: Sequence[Result]) -> list[str]:
     """The number of targets, and a list of those that are not reached."""
     aimed = [(result, row) for result in results for row in result.rows if row.target]
     short = [(result, row) for result, row in aimed if row.reached is False]
     old = sum(bool(result.printed) for result, _ in aimed)
     told = f"{len(aimed)} numbers have a target: {len(aimed) - len(short)} reach it, {len(short)} are short of it."
-    lines = ["## At a glance", "", f"{told} {old} of them were copied from an older README and not rerun since.", ""]
+    lines = ["## Targets", "", f"{told} {old} of them were copied from an older README and not rerun since.", ""]
     lines += ["Short of target:", ""] if short else []
     for result, row in short:
         assert row.target is not None
@@ -144,7 +293,16 @@ def page(results: Sequence[Result], names: Sequence[str]) -> str:
     order = {f"{name}.py": place for place, name in enumerate(names)}
     ordered = sorted(results, key=lambda result: (order.get(result.benchmark.script, len(order)), result.command))
     numbers = [result for result in ordered if result.benchmark.script != PROMISES]
-    lines = ["# Results", "", *INTRO.splitlines(), "", *summary(numbers)]
+    lines = [
+        "# Results",
+        "",
+        *first_screen(numbers),
+        "## How to read this page",
+        "",
+        *INTRO.splitlines(),
+        "",
+        *summary(numbers),
+    ]
     for topic in TOPICS:
         of_topic = [result for result in numbers if result.benchmark.topic == topic]
         if of_topic:
@@ -170,9 +328,12 @@ COVERAGE_INTRO = """\
 # What users of other systems find here
 
 Four systems do parts of what kerncast does: CK Tile's heuristics (AMD), torch-diode (PyTorch), the TTNN op runtime predictor
-and the reshard models (Tenstorrent). This page lists what they promise their users. `python benchmarks/coverage.py` does each
-of it with small made-up files, and `make results` writes this page from its result. [Coming from another
-tool](coming-from.md) translates their commands.
+and the reshard models (Tenstorrent). Each table lists what users of one of them can do there, and how it is done here.
+[Coming from another tool](coming-from.md) translates their commands.
+"""
+COVERAGE_PROOF = """\
+`benchmarks/coverage.py` does each row with small made-up files and checks the results. "As far as possible without a card"
+means that it was done up to where a card is needed.
 """
 
 
@@ -186,30 +347,22 @@ def coverage(results: Sequence[Result]) -> str:
             "No result has been kept yet: run `python benchmarks/coverage.py --json benchmarks/results/coverage.json`.",
         ]
     for result in found:
-        rows = result.rows
-        right = [row for row in rows if row.reached]
+        right = [row for row in result.rows if row.reached]
         further = sum(bool(row.against) for row in right)
-        told = (
-            f"{len(right)} of {len(rows)} groups of promises are kept. {further} of these were done up to what is missing here."
-        )
-        lines += ["", f"{told} {provenance(result)}"]
-        for system in dict.fromkeys(row.split for row in rows):
-            lines += ["", f"## {text(system)}", "", "| # | promise | kept? | shown by |", "|---|---|---|---|"]
-            for row in sorted((row for row in rows if row.split == system), key=lambda row: int(row.n.split("-")[0])):
-                state = f"yes; to go further: {row.against}" if row.reached and row.against else "yes" if row.reached else "no"
-                if not row.reached:
-                    state = f"**no**: {text(row.against)}" if row.against else "**no**"
-                shown = row.note if len(row.note) <= LONGEST_COMMAND else row.note[:LONGEST_COMMAND] + " …"
-                lines.append(f"| {row.n} | {text(row.what)} | {text(state) if row.reached else state} | {_cell(shown)} |")
+        told = f"{len(right)} of {len(result.rows)} rows are done, {further} of these as far as this machine allows."
+        lines += ["", told, *COVERAGE_PROOF.splitlines(), "", f"Last run: {provenance(result)}"]
+        for system in dict.fromkeys(row.split for row in result.rows):
+            lines += ["", f"## {text(system)}", "", "| what you can do there | here | with |", "|---|---|---|"]
+            rows = sorted((row for row in result.rows if row.split == system), key=lambda row: int(row.n.split("-")[0]))
+            lines += [f"| {row.what} | {_state(row)} | {row.note} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
-LONGEST_COMMAND = 500
-
-
-def _cell(command: str) -> str:
-    """A command inside a table: a bar would end the cell, whatever stands around it."""
-    return code(command.replace("|", "\\|")) if command else ""
+def _state(row: Row) -> str:
+    """Whether a row is done, and what it would take to go on."""
+    if row.reached:
+        return f"as far as possible without {text(row.against)}" if row.against else "yes"
+    return f"**no**: {row.against}" if row.against else "**no**"
 
 
 def kept() -> list[Result]:

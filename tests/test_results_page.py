@@ -112,3 +112,12 @@ def test_a_partial_run_replaces_its_own_rows_and_says_of_which_run_the_others_ar
     assert [(row.what, row.measured) for row in rows] == [("a", 1.0), ("b", 3.0), ("c", 4.0)]
     assert [row.note for row in rows] == ["run of 2026-01-01, commit abc", "", ""]
     assert reporting.merged(reporting.merged(older, newer), newer).rows == rows
+
+
+def test_the_first_screen_has_the_figure_of_each_system_that_it_names(render: ModuleType, reporting: ModuleType) -> None:
+    against = "others 3,898 of 4 (2.0; twice) 98.65 %; the best, picked with hindsight, 84.8 %; slow, 2 of them: 252,391 µs"
+    assert [render.beside(against, name) for name in ("others", "the best", "slow")] == ["98.65 %", "84.8 %", "252,391 µs"]
+    with pytest.raises(ValueError, match="no figure of 'them'"):
+        render.beside(against, "them")
+    shown = render.first_screen(render.kept())
+    assert len(shown) == len(render.FIRST.splitlines()) + 4 + len(render.HEADLINES)

@@ -271,9 +271,7 @@ def test_every_option_in_the_text_of_a_page_exists(page):
         ours = text.split(" | ", 1)[-1] if page.name == "coming-from.md" and text.startswith("| ") else text
         for span in re.findall(r"`([^`]+)`", ours.replace("\\|", "|")):
             if span.startswith("kerncast "):
-                # The commands of the coverage page ran when it was made, in folders that had the files they name.
-                if page.name != "coverage.md":
-                    wrong += _complaint(page.name, line, span.removeprefix("kerncast "), whole=False)
+                wrong += _complaint(page.name, line, span.removeprefix("kerncast "), whole=False)
             elif span.startswith("--") and (name := re.match(r"[-\w]+", span)[0]) not in options:
                 wrong.append(f"{page.name}:{line}: no verb has an option {name}")
     assert not wrong, "\n".join(wrong)
