@@ -16,7 +16,8 @@ from reporting import Row, Target, format_figure, percent
 from kerncast.app.api.showing import shown
 from kerncast.core.arrays import Flags, Ints
 from kerncast.data import Dataset
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.learning.scoring.metrics import Predicted, baseline_card
 from kerncast.learning.tables.assess import assess
 from kerncast.learning.tables.table import Table, load_table

@@ -16,7 +16,8 @@ from choosing import data_file
 from h100_gemm import WHEEL
 from reporting import Benchmark, Row, Target, finish, script_parser, spread
 
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 
 BENCHMARK = Benchmark(
     __file__,

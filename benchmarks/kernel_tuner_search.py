@@ -29,7 +29,8 @@ from reporting import Benchmark, Row, Target, finish, format_figure, script_pars
 from kerncast.answering.search import STRATEGIES, search
 from kerncast.core.op import Problem
 from kerncast.data import Dataset
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.models.model import Model
 from kerncast.training.train import Recipe, train
 

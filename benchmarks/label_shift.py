@@ -26,7 +26,8 @@ import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 from kerncast.core.op import Family
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.data.label_shift import FURTHEST_SHIFT, LabelShift, find_label_shift
 
 MOST_PLANTED = 12

@@ -27,7 +27,8 @@ from reporting import Benchmark, Row, Target, bootstrap, finish, format_figure, 
 
 from kerncast.app.api.showing import shown
 from kerncast.core.arrays import Flags, Floats, Ints
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.evaluating.evaluation import folds_of, split_groups
 from kerncast.learning.tables.table import Table, load_table
 from kerncast.regenerating.shipping.plans import LEAST_SHARE, TIMES, medians_of

@@ -24,7 +24,8 @@ from choosing import data_file
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 from kerncast.answering.query import Query, among
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.models.model import Model
 from kerncast.training.train import Recipe, train
 

@@ -23,7 +23,8 @@ from choosing import data_file
 from reporting import Benchmark, Interval, Row, Target, finish, format_figure, script_parser
 
 from kerncast.data import Dataset
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.evaluating.evaluation import split_groups
 from kerncast.learning.scoring.metrics import flat, runtime_figures
 from kerncast.learning.scoring.trials import folds_by_group

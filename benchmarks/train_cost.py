@@ -26,7 +26,8 @@ from typing import Any
 from choosing import FIGURES, data_file
 from reporting import Benchmark, Interval, Row, Target, finish, percent, script_parser, spread
 
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 
 TABLES = {"A100 mm": "a100_mm.zip", "A100 mixed_mm": "mixedmm_a100_data.zip"}
 BENCHMARK = Benchmark(

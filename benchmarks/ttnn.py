@@ -23,7 +23,8 @@ from choosing import COVERAGE, data_file
 from reporting import Benchmark, Interval, Row, Target, finish, format_figure, percent, script_parser
 
 from kerncast.data import Dataset
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.data.label_shift import without_suspect
 from kerncast.data.quality import label_shift
 from kerncast.errors import InvalidValue

@@ -28,7 +28,8 @@ from reporting import Benchmark, Row, Target, bootstrap, finish, format_figure, 
 
 import kerncast
 from kerncast.data import Dataset
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.library import devices
 from kerncast.models.model import Model
 

@@ -12,7 +12,8 @@ import kerncast
 from kerncast.answering.dispatch import Dispatcher
 from kerncast.answering.selector import Selector
 from kerncast.core.io.html import Markup, escape, facts, table
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.errors import NotFound
 from kerncast.evaluating import Evaluation, compare, evaluate
 from kerncast.learning.scoring.metrics import Figures

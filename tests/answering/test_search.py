@@ -10,7 +10,8 @@ from kerncast.answering.search import STRATEGIES, Search, measure, search
 from kerncast.answering.search.space import Ground
 from kerncast.core.op import Config, Problem
 from kerncast.data import Dataset
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library.declared.declaration import DeclaredFamily
 from kerncast.library.registry import FAMILIES

@@ -10,7 +10,8 @@ import kerncast
 from kerncast.app.cli import program
 from kerncast.data import Dataset
 from kerncast.data.dataset import merge
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library.registry import FAMILIES
 from kerncast.testing.importers import ImporterContract

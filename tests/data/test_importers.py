@@ -8,9 +8,10 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast.data.importers import Options, get_importer, import_files
-from kerncast.data.importers.guess import draft_mapping
-from kerncast.data.importers.mapped import read_table
+from kerncast.data.formats import Options, get_importer
+from kerncast.data.formats.table import read_table
+from kerncast.data.formats.table.guess import draft_mapping
+from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.testing.importers import ImporterContract
 

@@ -17,7 +17,8 @@ from kerncast.core.expr import Program, Symbol, symbol
 from kerncast.core.op import Config, Problem
 from kerncast.data import Dataset
 from kerncast.data.dataset import merge
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.library.declared.diagram import alive, diagram_of, is_everything, points_of, read, written
 from kerncast.testing.importers import ImporterContract

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 import kerncast
 from kerncast.app.cli import program
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, NotFound
 
 EVIL = '\x1b[31m"]\t[x] # \u202e'

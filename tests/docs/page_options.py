@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from kerncast.app.cli import program
-from kerncast.data.importers import importers
+from kerncast.data.formats import importers
 from kerncast.errors import KerncastError
 from kerncast.learning.learners.kinds import learner_class
 from kerncast.library import devices

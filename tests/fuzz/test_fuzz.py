@@ -17,9 +17,9 @@ from tests.support.mutating import mutated, mutated_json
 import kerncast
 from kerncast.answering.query import Query, among
 from kerncast.data import Dataset
-from kerncast.data.importers import Options, import_files
-from kerncast.data.importers.mapped import read_mapping
-from kerncast.data.importers.recognise import recognised
+from kerncast.data.formats import Options
+from kerncast.data.formats.table import read_mapping
+from kerncast.data.importing import import_files, recognised
 from kerncast.data.journal import Header, journal_rows
 from kerncast.errors import KerncastError
 from kerncast.learning.learners.lightgbm_text import parse_forest

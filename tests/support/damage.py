@@ -26,7 +26,7 @@ from kerncast.answering.measure import ChoiceCache
 from kerncast.answering.selector import Selector
 from kerncast.core.op import Problem
 from kerncast.data.dataset import Dataset
-from kerncast.data.importers.mapped import read_mapping
+from kerncast.data.formats.table import read_mapping
 from kerncast.data.journal import NAME as JOURNAL
 from kerncast.data.journal import STATE
 from kerncast.evaluating.predictions import read_predictions

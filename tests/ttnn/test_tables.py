@@ -2,7 +2,8 @@
 
 import pytest
 
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library.registry import FAMILIES, family_named
 

@@ -13,14 +13,14 @@ import pytest
 
 from kerncast.core.op import Config, Problem
 from kerncast.data import Dataset
-from kerncast.data.importers.tt_sweep import modules
-from kerncast.data.importers.tt_sweep.vectors import problem_of
+from kerncast.data.formats.tt_metal import vectors as modules
+from kerncast.data.formats.tt_metal.vectors import problem_of
+from kerncast.data.formats.tt_metal.writing import module_vector
 from kerncast.library.ops import ttnn_suites
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.backends.command import CommandBackend
 from kerncast.measuring.backends.command.asking import vector_document
 from kerncast.measuring.backends.command.benchmark import load, shipped
-from kerncast.measuring.sweeping.tt_sweep import module_vector
 
 RUNNER = Path(__file__).with_name("sweeps_runner.py")
 # By family: the op's name as TTNN writes it, its benchmark, its module, axes of a small sweep, and a request.

@@ -16,8 +16,8 @@ from kerncast.core.progress import QUIET, Progress
 from kerncast.data import schema
 from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.data.dataset import Dataset
-from kerncast.data.importers import Options, import_files
-from kerncast.data.importers.recognise import recognised
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files, recognised
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.learning.tables.measurements import label_table
 from kerncast.library.problems.tables import is_table

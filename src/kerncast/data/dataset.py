@@ -215,9 +215,11 @@ class Dataset(StoredRows):
         format. `kernel-tuner`: a cache of Kernel Tuner. These two have one file for each problem and device: `path` is a
         folder if there are several. `tt-sweep`: measured reshards as vectors and results of tt-metal's sweep framework.
         """
-        from kerncast.data.exporters import export_rows
+        from kerncast.data.formats import writer
 
-        return export_rows(self, Path(path), to, family, (where,) if isinstance(where, str) else tuple(where))
+        importer = writer(to)
+        refuse_existing(Path(path))
+        return importer.write(self, Path(path), family, (where,) if isinstance(where, str) else tuple(where))
 
     def inspect(self, where: Sequence[str] | str = ()) -> dict[str, Any]:
         """What it holds, how noisy it is and what is wrong with it; `kerncast inspect` prints it."""
@@ -231,8 +233,8 @@ class Dataset(StoredRows):
 
         A table that no installed op describes becomes an op of its own. `family` may be a TOML file that declares one.
         """
-        from kerncast.data.importers.guess import draft_mapping
-        from kerncast.data.importers.mapped import read_table, table_format
+        from kerncast.data.formats.table import read_table, table_format
+        from kerncast.data.formats.table.guess import draft_mapping
 
         if is_frame(path):
             table = as_polars(path).drop(skipping.LINE, strict=False)

@@ -11,7 +11,8 @@ from typing import IO
 
 import polars as pl
 
-from kerncast.core.io.foreign import CELL, CHARACTER, COLUMN
+from kerncast.core.io.foreign import CELL, CHARACTER, COLUMN, guarded
+from kerncast.core.io.parquet import read_parquet
 from kerncast.data.skipping import LINE, BadRows, Skips, shortened
 from kerncast.errors import BadFile
 
@@ -22,6 +23,7 @@ __all__ = [
     "fold_one_hot",
     "numbers",
     "read_csv_text",
+    "read_parquet_table",
     "refuse_cells",
     "refuse_rows",
     "respelled",
@@ -79,6 +81,18 @@ def read_csv_text(path: Path, skips: Skips | None = None) -> pl.DataFrame:
     flush()
     table = pl.concat(frames, rechunk=True)
     return table if separator == "," else table.with_columns(_with_points(table[name]) for name in header)
+
+
+def read_parquet_table(path: Path) -> pl.DataFrame:
+    """A parquet file with row numbers for lines."""
+    with guarded("the table", "is it cut or damaged?", "is not a parquet file"):
+        table = read_parquet(path)
+    nested = [name for name, dtype in table.schema.items() if dtype.is_nested()]
+    if nested:
+        raise BadFile(f"column '{nested[0]}' is nested: flatten it first")
+    if LINE in table.columns:
+        raise BadFile(f"there is a column '{LINE}', which is reserved for provenance: rename it")
+    return table.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias(LINE))
 
 
 def _separator(heading: str) -> str:

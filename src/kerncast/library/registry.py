@@ -48,12 +48,13 @@ def refuse_odd_names(op: str, family: str | None, parameters: Mapping[str, Itera
                 )
 
 
-def discover(package: str) -> Iterator[tuple[str, Any]]:
-    """What the modules of a package define, then what entry points in its group load; with its origin."""
+def discover(package: str, group: str | None = None) -> Iterator[tuple[str, Any]]:
+    """What the modules of a package define, then what entry points in a group load (named after it if none is given); with its
+    origin."""
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
         for item in vars(importlib.import_module(module.name)).values():
             yield module.name, item
-    yield from entry_points(group_of(package))
+    yield from entry_points(group or group_of(package))
 
 
 def group_of(package: str) -> str:

@@ -23,7 +23,8 @@ from kerncast.core.io.lock import one_writer
 from kerncast.core.op import Family
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.errors import BadFile
 from kerncast.evaluating.compare import SAME
 from kerncast.library.registry import FAMILIES

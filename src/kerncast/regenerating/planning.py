@@ -14,7 +14,7 @@ from kerncast.core.device import Device
 from kerncast.core.expr import Program
 from kerncast.core.io.quoting import word
 from kerncast.core.op import Family
-from kerncast.data.importers import get_importer
+from kerncast.data.formats import get_importer
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.evaluating import Limits
 from kerncast.evaluating.report import check_can_report

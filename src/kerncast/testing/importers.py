@@ -17,7 +17,8 @@ from typing import ClassVar
 import polars as pl
 
 from kerncast.data import Dataset
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.errors import KerncastError
 from kerncast.testing.repeats import repeats
 from kerncast.testing.variations import Sample, sample_of

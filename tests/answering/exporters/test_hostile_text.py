@@ -15,7 +15,8 @@ from kerncast.answering.exporters.project import write_project
 from kerncast.answering.selector import Selector
 from kerncast.core.device import Device
 from kerncast.data import Dataset
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library.declared.declaration import Values, declared_family, resolve
 from kerncast.models.model import Model

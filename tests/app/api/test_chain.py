@@ -162,7 +162,7 @@ def test_numbers_below_one_are_refused_as_on_the_command_line():
 )
 def test_a_format_is_guessed_from_the_first_lines(tmp_path, name, text, format):
     """Each known format is told by what only it has."""
-    from kerncast.data.importers.recognise import recognised
+    from kerncast.data.importing import recognised
 
     (tmp_path / name).write_text(text)
     assert recognised([tmp_path / name]) == format

@@ -9,7 +9,8 @@ import pytest
 from tests.support.routines import tiny_routine
 
 from kerncast.core.op import Op, Problem
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library.registry import OPS, Registry
 from kerncast.models.model import Model

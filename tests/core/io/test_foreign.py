@@ -15,9 +15,9 @@ from kerncast.answering.inputs import read_problem_file
 from kerncast.core.io import foreign
 from kerncast.core.io.foreign import VARIABLE, decode_toml
 from kerncast.core.io.parquet import read_parquet, refuse_large_table
-from kerncast.data.importers import Options, import_files
-from kerncast.data.importers.mapped import read_table
-from kerncast.data.importers.recognise import head_of
+from kerncast.data.formats import Options
+from kerncast.data.formats.table import read_table
+from kerncast.data.importing import head_of, import_files
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.evaluating.solutions.formats import read_solutions
 from kerncast.learning.learners.contract import read_arrays

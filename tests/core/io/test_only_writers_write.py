@@ -102,15 +102,14 @@ def test_every_file_that_writes_a_text_is_known():
         "evaluating/report/__init__.py",  # HTML: tests/evaluating/test_report.py
         "learning/learners/gbdt.py",  # LightGBM's own text, compressed
         "training/ck_forests.py",  # LightGBM's own text, compressed
-        "measuring/sweeping/tt_sweep.py",  # JSON, suite by suite
         "measuring/sweeping/files.py",  # JSON, line by line
         "measuring/backends/command/__init__.py",  # JSON
         "measuring/backends/opencl/__init__.py",  # the path of a driver, for OpenCL's loader
-        "data/exporters/selected.py",  # JSON
-        "data/exporters/tables.py",  # a mapping in TOML: tests/data/test_exporters.py
+        "data/formats/kernel_tuner/writing.py",  # JSON
+        "data/formats/table/__init__.py",  # a mapping in TOML: tests/data/test_exporters.py
         "answering/exporters/blob.py",  # tables of numbers, and texts that C never reads as code: tests/native/test_blob.py
-        "data/exporters/tt_sweep.py",  # JSON, line by line: tests/answering/exporters/test_tt_sweep.py
-        "data/importers/aiconfigurator/places.py",  # parts of an archive, as they are
+        "data/formats/tt_metal/writing.py",  # JSON, line by line: tests/data/formats/test_tt_writing.py
+        "data/formats/aiconfigurator/places.py",  # parts of an archive, as they are
     }
     found = {name for name, source in FILES.items() if texts.search(source) and not name.startswith(("testing/", "core/io/"))}
     assert found <= known, f"{sorted(found - known)} write texts: see the docstring of this test"

@@ -8,7 +8,8 @@ from kerncast.answering.request import JsonRefused, RequestReader
 from kerncast.core.expr import Namespace
 from kerncast.core.op import Op, Problem
 from kerncast.core.parameters import Categorical, Int, JsonField
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files
 from kerncast.errors import InvalidValue
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES, OPS

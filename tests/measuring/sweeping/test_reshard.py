@@ -18,7 +18,7 @@ from kerncast.library import devices
 from kerncast.library.families.reshard import reshard_cpu, reshard_single
 from kerncast.library.ops.reshard import reshard
 from kerncast.measuring.sweeping import Selection, Slice, Sweep, Vectors, open_sweep, write_vectors
-from kerncast.measuring.sweeping.tt_sweep import TtSweep
+from kerncast.measuring.sweeping.files import SweepFramework
 
 CARD = devices.get("wormhole_b0")
 SMALL = {
@@ -140,7 +140,7 @@ def contents(path):
 def test_a_stopped_generated_sweep_continues_to_the_same_bytes(tmp_path, monkeypatch, file_format):
     """Killed after some files, or with a damaged one, the same command ends in what one run would have written."""
     monkeypatch.setattr("kerncast.measuring.sweeping.files.Parquet.rows", 700)
-    monkeypatch.setattr("kerncast.measuring.sweeping.tt_sweep.TtSweep.rows", 1)
+    monkeypatch.setattr("kerncast.measuring.sweeping.files.SweepFramework.rows", 1)
     whole = write_vectors(small_sweep(), tmp_path / "whole", file_format=file_format)
     assert whole.vectors == whole.problems == len(rows(small_sweep()))
     assert whole.parts >= 4
@@ -217,7 +217,7 @@ def test_layouts_and_options_refuse_what_they_have_no_words_for(run, tmp_path):
     shape = {"height_tiles": 4, "width_tiles": 4, "in_x": 1, "in_y": 1, "in_strategy": "block", "out_strategy": "block"}
     problems = pl.DataFrame([{**shape, "out_x": x, "out_y": 1, "dtype": dtype} for dtype in ("bf16", "fp32") for x in (2, 4)])
     with pytest.raises(InvalidValue, match="from 1x1 to 2x1 are not next to each other"):
-        list(TtSweep().cut(Sweep(reshard_single, CARD, problems).iter_blocks()))
+        list(SweepFramework().cut(Sweep(reshard_single, CARD, problems).iter_blocks()))
     code, _, told = run("sweep", "gemm/triton", "--problems", "cubes", "-x", 2, "--out", tmp_path / "w")
     assert code == 2
     assert "-x chooses input grids by in_x, which gemm lacks" in told

@@ -16,7 +16,7 @@ from kerncast.core.io.arguments import Help, texts
 from kerncast.core.io.atomic import refuse_existing
 from kerncast.core.op import Problem
 from kerncast.data.dataset import MANIFEST, Dataset
-from kerncast.data.exporters import WRITERS
+from kerncast.data.formats import writers
 from kerncast.errors import InvalidValue
 from kerncast.models.candidates import refuse_no_candidates
 from kerncast.models.model import Model
@@ -26,7 +26,7 @@ from kerncast.native.overrides import Overrides
 from kerncast.native.tiers.build import TierOptions
 
 TIERS = ",".join(CHOOSING)
-TABLES, PORTFOLIO = tuple(WRITERS), "portfolio"
+PORTFOLIO = "portfolio"
 
 
 def export(
@@ -148,11 +148,11 @@ def export(
     if out is None:
         raise InvalidValue("an export needs `out`, the path to write")
     if isinstance(source, Dataset) or _holds_dataset(source):
-        if to is not None and to not in TABLES:
-            held, forms = getattr(source, "path", source), ", ".join((*TABLES, PORTFOLIO))
+        if to is not None and to not in writers():
+            held, forms = getattr(source, "path", source), ", ".join((*writers(), PORTFOLIO))
             raise InvalidValue(f"`to={to}` writes a model, and {held} is a dataset: use one of {forms}")
         dataset = source if isinstance(source, Dataset) else Dataset.open(str(source))
-        return dataset.export(out, to=to or TABLES[0], family=family, where=texts(where))
+        return dataset.export(out, to=to or "csv", family=family, where=texts(where))
     for name in (name for name, is_given in of_data.items() if is_given):
         raise InvalidValue(f"`{name}` is for a dataset; a model has one family and its own rows: leave it out")
     if build_list is not None:

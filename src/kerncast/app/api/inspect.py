@@ -20,7 +20,7 @@ from kerncast.core.io.terminal import line
 from kerncast.core.progress import Progress
 from kerncast.data.checking import DATASET
 from kerncast.data.dataset import Dataset
-from kerncast.data.importers.mapped import MAPPING
+from kerncast.data.formats.table import MAPPING
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.evaluating.predictions import EVALUATION, PREDICTIONS
 from kerncast.library.devices import PROFILE

@@ -13,9 +13,10 @@ from kerncast.app.api.results import place_of
 from kerncast.core.io.arguments import given_path, listed
 from kerncast.core.op import Family
 from kerncast.data.dataset import Dataset
-from kerncast.data.exporters.tables import PROVENANCE, TIME, write_mapping
+from kerncast.data.formats import Options
+from kerncast.data.formats.table import PROVENANCE, TIME, write_mapping
 from kerncast.data.frames import Frame, as_polars, is_frame
-from kerncast.data.importers import Options, import_files
+from kerncast.data.importing import import_files
 from kerncast.data.schema import parameter_columns, schema_of
 from kerncast.data.skipping import LINE
 from kerncast.errors import InvalidValue, KerncastError, NotFound

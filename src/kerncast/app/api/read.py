@@ -15,9 +15,9 @@ from kerncast.core import rates
 from kerncast.core.io.arguments import Help, given_path, listed, named_values, texts
 from kerncast.core.software import EXACTLY
 from kerncast.data.dataset import Dataset
+from kerncast.data.formats import Options, get_importer
 from kerncast.data.frames import Frame, is_frame
-from kerncast.data.importers import Options, get_importer, import_files
-from kerncast.data.importers.recognise import recognised
+from kerncast.data.importing import import_files, recognised
 from kerncast.data.isolated_times import IMPORTED_ROWS, isolated_rows, isolated_sentence
 from kerncast.errors import InvalidValue
 from kerncast.library.declared.declaration import is_written

@@ -15,8 +15,8 @@ from kerncast.core.device import Device
 from kerncast.core.io.arguments import Help, given_path, listed, texts
 from kerncast.core.io.atomic import scratch_folder
 from kerncast.data.dataset import MANIFEST, Dataset
-from kerncast.data.importers import Options, import_files
-from kerncast.data.importers.recognise import recognised
+from kerncast.data.formats import Options
+from kerncast.data.importing import import_files, recognised
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.learning.learners.mlp_csv import Network, read_network

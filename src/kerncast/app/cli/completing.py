@@ -71,7 +71,7 @@ def devices(context: click.Context, incomplete: str) -> list[CompletionItem]:
 @_quiet
 def formats(context: click.Context, incomplete: str) -> list[CompletionItem]:
     """Formats that `import` reads."""
-    from kerncast.data.importers import importers
+    from kerncast.data.formats import importers
 
     return _starting(((name, item.doc) for name, item in importers().items()), incomplete)
 

@@ -9,8 +9,7 @@ from typing import Any
 from kerncast.core.io.foreign import JSON, is_msgpack_map, load_document
 from kerncast.core.op import Family
 from kerncast.data.diode_files import is_diode
-from kerncast.data.importers.mapped import read_parquet_table
-from kerncast.data.text_table import LINE, read_csv_text
+from kerncast.data.text_table import LINE, read_csv_text, read_parquet_table
 from kerncast.errors import BadFile, KerncastError
 from kerncast.evaluating.solutions import diode, inductor, listed
 from kerncast.evaluating.solutions.records import columns_of, read_records

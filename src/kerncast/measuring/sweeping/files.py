@@ -25,6 +25,7 @@ from kerncast.core.io.parquet import read_parquet
 from kerncast.core.io.quoting import word
 from kerncast.core.op import Family
 from kerncast.core.progress import QUIET, Progress
+from kerncast.data.formats.tt_metal import writing as tt_metal
 from kerncast.data.schema import check_parameters, column_type, content_digest, parameter_columns, with_optional
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.library.declared.declaration import Declaration, declaration_of, resolve
@@ -144,22 +145,34 @@ def _nested(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return halves
 
 
+class SweepFramework(Format):
+    """Vectors as tt-metal's sweep framework writes them and its runner reads them."""
+
+    name, rows = "tt-sweep", 65_536
+
+    def check(self, family: Family) -> None:
+        if family.id not in tt_metal.MODULES:
+            raise InvalidValue(
+                f"`file_format={self.name}` writes vectors of {', '.join(tt_metal.MODULES)}, not of {family.id}: use parquet "
+                "or json"
+            )
+
+    def cut(self, blocks: Iterable[pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
+        return tt_metal.vector_files(blocks)
+
+    def write(self, rows: pl.DataFrame, file: Path) -> None:
+        tt_metal.write_vectors(rows, file)
+
+    def read(self, file: Path, family: Family) -> pl.DataFrame:
+        return tt_metal.read_vectors(file, family)
+
+
 def format_named(name: str) -> Format:
     """The layout called `name`."""
-    from kerncast.measuring.sweeping.tt_sweep import TtSweep
-
-    known: dict[str, type[Format]] = {kind.name: kind for kind in (Parquet, Json, TtSweep)}
+    known: dict[str, type[Format]] = {kind.name: kind for kind in (Parquet, Json, SweepFramework)}
     if name not in known:
         raise NotFound.named("format of vectors", name, known)
     return known[name]()
-
-
-def refuse(layout: Format, family: Family, *only: str) -> None:
-    """Refuse a family for a layout that can express only some others."""
-    if family.id not in only:
-        raise InvalidValue(
-            f"`file_format={layout.name}` writes vectors of {', '.join(only)}, not of {family.id}: use parquet or json"
-        )
 
 
 FORMAT = "kerncast-vectors"

@@ -13,7 +13,7 @@ import polars as pl
 
 from kerncast.core import software as programs
 from kerncast.core.io.quoting import markdown_code, markdown_text
-from kerncast.data.importers.aiconfigurator.places import PACKAGE, WHEEL
+from kerncast.data.formats.aiconfigurator.places import PACKAGE, WHEEL
 from kerncast.models.model import Model
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ import polars as pl
 from kerncast.core.io.atomic import replace_directory, scratch_folder, write_text
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset
-from kerncast.data.importers import Options, import_files
-from kerncast.data.importers.aiconfigurator.kinds import KINDS
-from kerncast.data.importers.aiconfigurator.places import tables_at
+from kerncast.data.formats import Options
+from kerncast.data.formats.aiconfigurator.kinds import KINDS
+from kerncast.data.formats.aiconfigurator.places import tables_at
+from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.learning.tables.table import Table, load_table
 from kerncast.models.manifest import CARD

@@ -13,7 +13,9 @@ import polars as pl
 from kerncast.core.io.quoting import markdown_text, word
 from kerncast.core.progress import Progress
 from kerncast.data.dataset import Dataset
-from kerncast.data.importers import Options, import_files
+from kerncast.data.formats import Options
+from kerncast.data.formats.tt_metal import ReshardLines, TtnnCsv
+from kerncast.data.importing import import_files
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import refitted
@@ -61,9 +63,9 @@ class PublicTable:
         return import_files(self.format, [file], out, options, progress=progress)
 
 
-OLD_EXP = PublicTable(("big_exp_dataset.csv",), "ttnn-csv", PREDICTOR, {"func": "exp"})
-EXP = PublicTable(("final_exp_dataset.csv",), "ttnn-csv", PREDICTOR, {"func": "exp"}, {"commit": COMMIT})
-LINES = PublicTable(("all_models.csv.gz", "all_models.csv"), "reshard-lines", TT_METAL, {"points": "12"})
+OLD_EXP = PublicTable(("big_exp_dataset.csv",), TtnnCsv.name, PREDICTOR, {"func": "exp"})
+EXP = PublicTable(("final_exp_dataset.csv",), TtnnCsv.name, PREDICTOR, {"func": "exp"}, {"commit": COMMIT})
+LINES = PublicTable(("all_models.csv.gz", "all_models.csv"), ReshardLines.name, TT_METAL, {"points": "12"})
 TABLES = (OLD_EXP, EXP, LINES)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from kerncast.answering.selector import Selector
-from kerncast.app.api.export import PORTFOLIO, TABLES, export
+from kerncast.app.api.export import PORTFOLIO, export
 from kerncast.app.api.printing import echo
 from kerncast.app.cli.asking import steps
 from kerncast.app.cli.verb import Call, verb
@@ -78,7 +78,7 @@ def command(call: Call, *, as_json: Json = False) -> None:
     if call["out"] is None:
         raise InvalidValue("an export needs --out, the path to write")
     if is_data:
-        _dataset(call, source, to or TABLES[0], Path(call["out"]), as_json)
+        _dataset(call, source, to or "csv", Path(call["out"]), as_json)
     else:
         _model(call, source, to or "c", Path(call["out"]), as_json)
 

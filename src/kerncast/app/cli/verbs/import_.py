@@ -18,7 +18,7 @@ from kerncast.app.cli.views.skipped import skipped_facts, skipped_lines
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.quoting import word
 from kerncast.data.dataset import Dataset
-from kerncast.data.importers import get_importer
+from kerncast.data.formats import get_importer
 from kerncast.errors import InvalidValue
 
 

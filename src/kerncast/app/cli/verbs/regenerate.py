@@ -21,7 +21,7 @@ from kerncast.app.cli.verb import Call, VerbGroup, group, verb
 from kerncast.app.cli.views.output import Json, assignments, duration, print_json, table
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.quoting import word
-from kerncast.data.importers import get_importer
+from kerncast.data.formats import get_importer
 from kerncast.errors import InvalidValue
 from kerncast.models.store.store import DEFAULT, Store
 from kerncast.regenerating import FamilyOutcome, Routine, load
