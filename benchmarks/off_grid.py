@@ -34,7 +34,7 @@ from reporting import Benchmark, Row, Target, bootstrap, finish, format_figure, 
 
 from kerncast.answering.selector import Selector
 from kerncast.data import Dataset, schema
-from kerncast.evaluating.tier_choices import Tried, tier_choices, tiers_in
+from kerncast.evaluating.tiers import Tried, tier_choices, tiers_in
 from kerncast.learning.scoring.trials import held_out
 from kerncast.learning.tables.assess import alignment, kinds_of
 from kerncast.learning.tables.table import Table, build_table, load_table

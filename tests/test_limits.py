@@ -7,7 +7,7 @@ import pytest
 from kerncast.core.device import Device
 from kerncast.core.op import limits
 from kerncast.data import quality, schema
-from kerncast.evaluating.report.roofline import roofline_chart
+from kerncast.evaluating.report.charts import roofline_chart
 from kerncast.learning.tables.table import build_table
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kerncast.evaluating import compare, evaluate
-from kerncast.evaluating.report import write_report
+from kerncast.evaluating.report.page import write_report
 from kerncast.evaluating.text import not_better_sentence
 from kerncast.learning.scoring.metrics import Predicted, baseline_card, selection_figures
 from kerncast.learning.scoring.trials import Trials

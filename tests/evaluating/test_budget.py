@@ -6,7 +6,7 @@ import pytest
 
 from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue
-from kerncast.evaluating.budget import ACTIVE_SHARES, PROBLEM_SHARES, budget_curves
+from kerncast.evaluating.refits import ACTIVE_SHARES, PROBLEM_SHARES, budget_curves
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_table
 from kerncast.training.acquisition import acquisition
 from kerncast.training.procedure import Procedure

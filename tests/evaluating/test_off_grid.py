@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from kerncast.errors import InvalidValue
-from kerncast.evaluating.off_grid import off_grid
+from kerncast.evaluating.refits import off_grid
 from kerncast.evaluating.text import joined, off_grid_blocks
 from kerncast.learning.tables.assess import Kind, alignment, kinds_of
 from kerncast.native.tiers.build import TierOptions
@@ -51,7 +51,7 @@ def test_every_tier_is_scored_on_kinds_that_its_model_has_not_seen(tmp_path, mon
         return [Kind("size", "N above 4096", (table.rows.frame["problem.N"] > 4096).to_numpy())]
 
     with monkeypatch.context() as patch:
-        patch.setattr("kerncast.evaluating.off_grid.kinds_of", large)
+        patch.setattr("kerncast.evaluating.refits.kinds_of", large)
         (line,) = off_grid(model, [data], options=TierOptions(samples=60))
     full = line["tiers"][-1]
     assert (full["tier"], full["of_full"]) == ("full", 1.0)

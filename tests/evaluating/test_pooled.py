@@ -14,7 +14,7 @@ from kerncast.data.quality import inspect_dataset
 from kerncast.data.summary import summaries
 from kerncast.evaluating import evaluate
 from kerncast.evaluating.compare import compare
-from kerncast.evaluating.report import write_report
+from kerncast.evaluating.report.page import write_report
 from kerncast.models.model import Model
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train

@@ -12,8 +12,8 @@ from tests.support.needs import require
 
 from kerncast.errors import CannotWrite
 from kerncast.evaluating import Evaluation, evaluate
-from kerncast.evaluating.report import write_report
-from kerncast.evaluating.report.words import duration, percent
+from kerncast.evaluating.report.figures import duration, percent
+from kerncast.evaluating.report.page import write_report
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 

@@ -8,8 +8,7 @@ from kerncast.answering.selector import Selector
 from kerncast.core.op import Config
 from kerncast.evaluating import evaluate
 from kerncast.evaluating.text import tier_blocks
-from kerncast.evaluating.tier_choices import NOT_TRIED, Tried
-from kerncast.evaluating.tier_lines import _line, tier_lines
+from kerncast.evaluating.tiers import NOT_TRIED, Tried, _line, tier_lines
 from kerncast.library.registry import FAMILIES
 from kerncast.models.answer import Tier
 from kerncast.native.tiers.build import TierOptions

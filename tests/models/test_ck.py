@@ -14,7 +14,7 @@ from kerncast.app import cli
 from kerncast.data import Dataset, schema
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating import compare, evaluate
-from kerncast.evaluating.budget import budget_curves
+from kerncast.evaluating.refits import budget_curves
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES
 from kerncast.models.ck.layout import GEMM_COLUMNS as NAMES

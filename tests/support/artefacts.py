@@ -14,7 +14,7 @@ import kerncast
 from kerncast.answering.measure import ChoiceCache
 from kerncast.core.op import Config, Problem
 from kerncast.core.progress import Progress
-from kerncast.evaluating.predictions import write_predictions
+from kerncast.evaluating.results import write_predictions
 from kerncast.library.devices import get
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.run import Request, collect

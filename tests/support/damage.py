@@ -29,7 +29,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.data.formats.table import read_mapping
 from kerncast.data.journal import NAME as JOURNAL
 from kerncast.data.journal import STATE
-from kerncast.evaluating.predictions import read_predictions
+from kerncast.evaluating.results import read_predictions
 from kerncast.library.devices import read_profile
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.backends.cpu.profile import keep_rates, kept_rates

@@ -20,7 +20,7 @@ from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.points import part_of
 from kerncast.evaluating.text import joined, verdict_blocks
-from kerncast.evaluating.tier_choices import Tried, tier_choices, tiers_in
+from kerncast.evaluating.tiers import Tried, tier_choices, tiers_in
 from kerncast.evaluating.unseen import Judged, Paths, judged, listed, open_all, table_for, unknown_configs, untrained_labels
 from kerncast.learning.scoring.metrics import Figure, Predicted, figure, resampled
 from kerncast.learning.scoring.trials import TIE_SIGMAS

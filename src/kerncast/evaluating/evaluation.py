@@ -14,9 +14,8 @@ from kerncast.core.arrays import Floats, Ints
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
-from kerncast.evaluating.points import problem_points, rates, row_points, worst_predictions, worst_problems
+from kerncast.evaluating.points import problem_points, rates, row_points, slices, worst_predictions, worst_problems
 from kerncast.evaluating.results import Evaluation as Evaluation
-from kerncast.evaluating.slices import slices
 from kerncast.evaluating.unseen import (
     Paths,
     digest_of,

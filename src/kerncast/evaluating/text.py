@@ -13,25 +13,22 @@ from kerncast.learning.scoring.metrics import LOG_ERRORS
 
 Block = str | TextTable
 
-CHOOSING = (
-    ("efficiency_mean", "mean"), ("efficiency_p50", "P50"), ("efficiency_p10", "P10"), ("efficiency_p1", "P1"),
-    ("efficiency_min", "worst"), ("efficiency_gmean", "geometric mean"), ("top1", "best chosen"),
-    ("regret_mean", "regret, mean"),
-)  # fmt: skip
-RUNTIME = (
-    ("mape", "MAPE"), ("median_ape", "median"), ("ape_p95", "P95"), ("rmsre", "RMSRE"), ("mse_log", "MSE log"),
-    ("rmse_log", "RMSE log"), ("exp_rmse_log", "exp(RMSE log)"), ("r2", "R2"), ("r2_log", "R2 log"),
-    ("coverage_90", "90 % interval covers"),
-)  # fmt: skip
+# The figures of a choice and of a predicted time: name, and what they are called.
+CHOOSING = {
+    "efficiency_mean": "mean", "efficiency_p50": "P50", "efficiency_p10": "P10", "efficiency_p1": "P1",
+    "efficiency_min": "worst", "efficiency_gmean": "geometric mean", "top1": "best chosen", "regret_mean": "regret, mean",
+}  # fmt: skip
+RUNTIME = {
+    "mape": "MAPE", "median_ape": "median", "ape_p95": "P95", "rmsre": "RMSRE", "rrmse": "RRMSE",
+    "mse_log": "MSE of the log", "rmse_log": "RMSE of the log", "exp_rmse_log": "exp(RMSE of the log)", "r2": "R²",
+    "r2_log": "R² of the log", "coverage_90": "90 % interval covers",
+}  # fmt: skip
 SIMPLE_CHOICES = {"random": "a random config has", "best_single": "the best fixed config has"}
 SEEDED = (("efficiency_mean", "mean efficiency"), ("efficiency_p10", "P10"), ("mape", "MAPE"))
 # Figures that are not shares.
 NOT_SHARES = (*LOG_ERRORS, "r2", "r2_log")
 RATE_WORDS = {TFLOPS: "TFLOPS", BANDWIDTH: "GB/s"}
 UNKNOWN_CEILING = "noise ceiling unknown (too few problems were measured at two different times)"
-NOT_RECORDED = (
-    "the model does not record its training problems, so some of these may be among them: judge it on data of your own"
-)
 # How many of the worst problems are listed.
 WORST = 10
 
@@ -62,17 +59,7 @@ def interval(figure: Mapping[str, float] | None, percent: bool = True) -> str:
 
 def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterator[Block]:
     """What `kerncast evaluate` prints."""
-    seen = summary["problems_seen_in_training"]
-    if summary["includes_training_data"]:
-        yield f"! {seen} of these problems were trained on: these figures are of the training data"
-    elif seen:
-        yield f"{seen} problems that the model was trained on were left out"
-    if summary.get("unknown_configs"):
-        yield f"! {unknown_sentence(summary['unknown_configs'])}"
-    if not summary.get("training_recorded", True):
-        yield f"! {NOT_RECORDED}"
-    if summary.get("untrained_labels"):
-        yield f"! {untrained_sentence(summary['untrained_labels'])}"
+    yield from remarks(summary)
     unseen = "training data included" if summary["includes_training_data"] else "not seen in training"
     if not summary.get("training_recorded", True):
         unseen = "seen in training or not"
@@ -93,6 +80,35 @@ def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterato
     yield from worst_prediction_blocks(summary["worst_predictions"], worst)
 
 
+def remarks(summary: Mapping[str, Any], who: str = "the model") -> Iterator[str]:
+    """What makes the figures look better than they are, and what was left out, a sentence each; warnings begin with `!`."""
+    seen = summary.get("problems_seen_in_training")
+    if summary.get("includes_training_data"):
+        some = f"{seen:,}" if who == "the model" else "some"
+        yield f"! {some} of these problems were trained on: these figures are of the training data"
+    elif seen:
+        yield f"{seen:,} problems that {who} was trained on were left out"
+    if not summary.get("training_recorded", True):
+        yield (
+            f"! {who} does not record its training problems, so some of these may be among them: judge it on data of your own"
+        )
+    if found := summary.get("unknown_configs"):
+        on = f"on {found['problems']:,} of {found['of_problems']:,} problems"
+        alone = found["problems_without_others"]
+        only = f"; on {alone:,} of them nothing else worked" if alone else ""
+        yield (
+            f"! {found['configs']:,} of {found['of_configs']:,} configs are not among those that worked in training "
+            f"({on}{only}): `select` never chooses them, and what a model says about them is extrapolated. Train on data that "
+            "have them, or leave their rows out (`where`)"
+        )
+    if found := summary.get("untrained_labels"):
+        yield (
+            f"! {found['problems']:,} of {found['of_problems']:,} problems have labels that were not in training "
+            f"({', '.join(found['parameters'])}): the model refuses to answer for them, and what it says about them here is "
+            "extrapolated. Leave their rows out (`where`)"
+        )
+
+
 def _seeds_sentence(lines: Sequence[Mapping[str, Any]]) -> str:
     """How far the figures of several seeds lie apart."""
     parts = []
@@ -101,27 +117,6 @@ def _seeds_sentence(lines: Sequence[Mapping[str, Any]]) -> str:
         if found:
             parts.append(f"{label} {min(found):.2%} to {max(found):.2%}")
     return f"refitted with {len(lines)} seeds: {', '.join(parts)}"
-
-
-def unknown_sentence(found: Mapping[str, int]) -> str:
-    """What is wrong with judging a model by configs that it does not choose from, and what to do."""
-    on = f"on {found['problems']:,} of {found['of_problems']:,} problems"
-    alone = found["problems_without_others"]
-    only = f"; on {alone:,} of them nothing else worked" if alone else ""
-    return (
-        f"{found['configs']:,} of {found['of_configs']:,} configs are not among those that worked in training ({on}{only}): "
-        "`select` never chooses them, and what a model says about them is extrapolated. Train on data that have them, or "
-        "leave their rows out (`where`)"
-    )
-
-
-def untrained_sentence(found: Mapping[str, Any]) -> str:
-    """What is wrong with judging a model by problems that it refuses to answer, and what to do."""
-    return (
-        f"{found['problems']:,} of {found['of_problems']:,} problems have labels that were not in training "
-        f"({', '.join(found['parameters'])}): the model refuses to answer for them, and what it says about them here is "
-        "extrapolated. Leave their rows out (`where`)"
-    )
 
 
 def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
@@ -134,7 +129,7 @@ def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
         columns = ("efficiency", "model", "95 % interval", *choosers)
         lines = [
             (label, value(overall[name]), interval(overall[name]), *(value(card.get(name)) for card in choosers.values()))
-            for name, label in CHOOSING
+            for name, label in CHOOSING.items()
             if name in overall  # a model may be older than a figure
         ]
         yield ""
@@ -149,7 +144,7 @@ def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:
     if overall["mape"] is not None:
         columns = ("error of the time", "model", "95 % interval", *predictors)
         lines = []
-        for name, label in RUNTIME:
+        for name, label in RUNTIME.items():
             if name not in overall:  # a model may be older than a figure
                 continue
             percent = name not in NOT_SHARES
@@ -391,16 +386,7 @@ def _budget_cells(point: Mapping[str, Any]) -> tuple[str, ...]:
 
 def verdict_blocks(verdict: str, reasons: Iterable[str], summary: Mapping[str, Any]) -> Iterator[Block]:
     """What `kerncast compare` prints."""
-    if summary.get("includes_training_data"):
-        yield "! some of these problems were trained on: these figures are of the training data"
-    elif summary.get("problems_seen_in_training"):
-        yield f"{summary['problems_seen_in_training']} problems that a model was trained on were left out"
-    if not summary.get("training_recorded", True):
-        yield f"! {NOT_RECORDED.replace('the model', 'a model', 1)}"
-    if summary.get("unknown_configs"):
-        yield f"! {unknown_sentence(summary['unknown_configs'])}"
-    if summary.get("untrained_labels"):
-        yield f"! {untrained_sentence(summary['untrained_labels'])}"
+    yield from remarks(summary, "a model")
     old, new = summary["old"], summary["new"]
     columns = (str(summary["measure"]), "old", "new", "difference")
     lines = [(name, f"{old[name]:.2%}", f"{new[name]:.2%}", f"{new[name] - old[name]:+.2%}") for name in old]

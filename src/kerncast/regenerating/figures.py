@@ -20,8 +20,8 @@ from kerncast.core.op import Family, Problem, key_text
 from kerncast.data.dataset import Dataset
 from kerncast.errors import KerncastError, NotFound
 from kerncast.evaluating import Evaluation, evaluate
-from kerncast.evaluating.report import write_report
-from kerncast.evaluating.tier_lines import drawn_problems
+from kerncast.evaluating.report.page import write_report
+from kerncast.evaluating.tiers import drawn_problems
 from kerncast.library.ops.gemm import gemm
 from kerncast.measuring.backends.cpu.build import find_compiler
 from kerncast.models.model import Model

@@ -17,7 +17,7 @@ from kerncast.core.op import Family
 from kerncast.data.formats import get_importer
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.evaluating import Limits
-from kerncast.evaluating.report import check_can_report
+from kerncast.evaluating.report.page import check_can_report
 from kerncast.learning.learners.kinds import learner_class
 from kerncast.library import devices
 from kerncast.library.families.gemm_cpu import config_set, gemm_cpu

@@ -99,7 +99,7 @@ def test_every_file_that_writes_a_text_is_known():
         "native/build.py",  # the same C
         "measuring/backends/cpu/build.py",  # JSON
         "answering/measure.py",  # JSON
-        "evaluating/report/__init__.py",  # HTML: tests/evaluating/test_report.py
+        "evaluating/report/page.py",  # HTML: tests/evaluating/test_report.py
         "learning/learners/gbdt.py",  # LightGBM's own text, compressed
         "training/ck_forests.py",  # LightGBM's own text, compressed
         "measuring/sweeping/files.py",  # JSON, line by line

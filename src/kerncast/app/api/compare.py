@@ -11,7 +11,7 @@ from kerncast.app.api.results import model_of, row_conditions
 from kerncast.core.io.arguments import Help, check_place
 from kerncast.evaluating.compare import LIMITS, Limits, Verdict
 from kerncast.evaluating.compare import compare as run
-from kerncast.evaluating.predictions import write_predictions
+from kerncast.evaluating.results import write_predictions
 from kerncast.models.answer import Tier
 
 

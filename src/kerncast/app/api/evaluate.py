@@ -16,15 +16,14 @@ from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.io.arguments import Help, check_place
 from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue
-from kerncast.evaluating.budget import budget_curves
 from kerncast.evaluating.evaluation import Evaluation
 from kerncast.evaluating.evaluation import evaluate as run
-from kerncast.evaluating.off_grid import off_grid as held_out_by_kind
-from kerncast.evaluating.predictions import write_predictions
-from kerncast.evaluating.report import check_can_report, write_report
-from kerncast.evaluating.seeds import seed_lines
+from kerncast.evaluating.refits import budget_curves, seed_lines
+from kerncast.evaluating.refits import off_grid as held_out_by_kind
+from kerncast.evaluating.report.page import check_can_report, write_report
+from kerncast.evaluating.results import write_predictions
 from kerncast.evaluating.solutions import read_solutions, score_solutions
-from kerncast.evaluating.tier_lines import tier_lines
+from kerncast.evaluating.tiers import tier_lines
 from kerncast.models.model import Model
 
 # A report lists at least this many of the worst problems.

@@ -22,7 +22,7 @@ from kerncast.data.checking import DATASET
 from kerncast.data.dataset import Dataset
 from kerncast.data.formats.table import MAPPING
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.evaluating.predictions import EVALUATION, PREDICTIONS
+from kerncast.evaluating.results import EVALUATION, PREDICTIONS
 from kerncast.library.devices import PROFILE
 from kerncast.measuring.backends.command.benchmark import BENCHMARK
 from kerncast.measuring.sweeping.files import SWEEP

@@ -3,13 +3,87 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from kerncast.evaluating.report.plot import MOST_POINTS, Chart, axis, dots, line, low_end, sampled, share_axis, time_axis
-from kerncast.evaluating.report.words import chart_text, duration, percent, problem_of, short
+from kerncast.core.arrays import Floats, Ints
+from kerncast.core.device import Device
+from kerncast.core.io.html import chart_text
+from kerncast.evaluating.report.figures import duration, percent, problem_of, short
+
+Figure = dict[str, Any]
+
+# Points are SVG elements: more than this slow a phone down and show nothing new.
+MOST_POINTS = 4_000
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure with its title and the sentence that says how to read it."""
+
+    name: str
+    title: str
+    reading: str
+    figure: Figure
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis with its title."""
+    return {"title": {"text": title}, **more}
+
+
+def share_axis(title: str, low: float | None = None) -> dict[str, Any]:
+    """An axis of percent."""
+    return axis(title, tickformat=",.0%", **({} if low is None else {"range": [low, 1.02]}))
+
+
+def log_axis(title: str, values: Floats, text: Callable[[float], str] = "{:g}".format) -> dict[str, Any]:
+    """A log axis with a little room at both ends; ticks at decades, and between them where there are few."""
+    low, high = math.log10(values.min()), math.log10(values.max())
+    margin = 0.05 * (high - low) + 0.03
+    low, high = low - margin, high + margin
+    digits = (1,) if high - low > 2 else (1, 2, 5) if high - low > 0.7 else (1, 1.5, 2, 3, 4, 5, 6, 8)
+    ticks = [digit * 10.0**place for place in range(math.floor(low), math.ceil(high) + 1) for digit in digits]
+    return axis(title, type="log", range=short([low, high]), tickvals=short(ticks), ticktext=[text(tick) for tick in ticks])
+
+
+def time_axis(title: str, values: Floats) -> dict[str, Any]:
+    """A log axis of nanoseconds, each tick in the unit that fits."""
+    return log_axis(title, values, duration)
+
+
+def line(name: str, x: Any, y: Any, color: str, **more: Any) -> dict[str, Any]:
+    """A line; colours are names that the page fills in."""
+    style = {"color": color, "width": more.pop("width", 2.5), "dash": more.pop("dash", "solid")}
+    return {"type": "scatter", "mode": more.pop("mode", "lines"), "name": name, "x": x, "y": y, "line": style, **more}
+
+
+def dots(name: str, x: Any, y: Any, color: str, **more: Any) -> dict[str, Any]:
+    """Markers; colours are names that the page fills in."""
+    marker = {
+        "color": color,
+        "size": more.pop("size", 6),
+        "opacity": more.pop("opacity", 0.8),
+        "symbol": more.pop("symbol", "circle"),
+    }
+    return {"type": "scatter", "mode": "markers", "name": name, "x": x, "y": y, "marker": marker, **more}
+
+
+def low_end(values: Floats) -> float:
+    """Where an axis of shares begins: at 0, unless everything is far above it."""
+    return max(0.0, math.floor(10 * float(values.min()) - 0.5) / 10) if len(values) else 0.0
+
+
+def sampled(count: int, most: int = MOST_POINTS) -> Ints:
+    """Indices of the points to draw: the same sample every time, in order."""
+    if count <= most:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(0).permutation(count)[:most])
+
 
 # A long efficiency curve keeps all of the worst problems, and enough of the others to draw the line.
 MOST_CURVE_POINTS = 2_000
@@ -224,3 +298,150 @@ def ratio_chart(rows: pl.DataFrame) -> Chart | None:
             },
         },
     )  # fmt: skip
+
+
+# More dots than this slow down the browser; then problems are sampled, and the caption says so.
+MOST_PROBLEMS = 10_000
+
+
+def roofline_chart(problems: pl.DataFrame, device: Device | None, dtypes: list[str], choosing: bool) -> Chart | None:
+    """Arithmetic intensity against the rate that was reached, by the chosen config and by the fastest one."""
+    known = problems.filter((pl.col("flops") > 0) & (pl.col("bytes") > 0) & (pl.col("best_ns") > 0))
+    if not known.height:
+        return None
+    kept = sampled(known.height, MOST_PROBLEMS)
+    drawn = known[kept]
+    flops, intensity = drawn["flops"].to_numpy(), (drawn["flops"] / drawn["bytes"]).to_numpy()
+    best = flops / drawn["best_ns"].to_numpy()
+    peaks = _peaks(device, dtypes, sorted(set(drawn["peak_share"].drop_nulls())))
+    # FLOP per ns are GFLOP/s.
+    top = max(float(best.max()), *(peak * 1e3 for peak in peaks.values()), 0.0)
+    unit, scale = ("TFLOP/s", 1e-3) if top >= 1e3 else ("GFLOP/s", 1.0)
+    data = _roofs(device, peaks, intensity, scale)
+    roofs = bool(data)
+    labels = [chart_text(problem_of(row)) for row in drawn.iter_rows(named=True)]
+    hover = f"%{{text}}<br>%{{y:.3g}} {unit} at %{{x:.3g}} FLOP/byte<br>%{{customdata}}<extra>%{{fullData.name}}</extra>"
+    data.append(
+        dots("fastest measured" if choosing else "measured", short(intensity), short(best * scale), "@best", size=8,
+             opacity=0.9, symbol="circle-open" if choosing else "circle", text=labels,
+             customdata=[duration(t) for t in drawn["best_ns"]],
+             hovertemplate=hover)
+    )  # fmt: skip
+    if choosing:
+        reached = flops / drawn["chosen_ns"].cast(pl.Float64).fill_null(math.nan).to_numpy()
+        told = [f"{duration(t)}, {percent(e)} of the best" for t, e in drawn.select("chosen_ns", "efficiency").iter_rows()]
+        data.append(
+            dots("chosen by the model", short(intensity), short(reached * scale), "@model", size=5, opacity=0.9, text=labels,
+                 customdata=told, hovertemplate=hover)
+        )  # fmt: skip
+    heights = np.array([y for trace in data for y in trace["y"] if y is not None])
+    return Chart("roofline", "How close to the machine's limits?", _reading(choosing, roofs, len(kept), known.height), {
+        "data": data,
+        "layout": {
+            "xaxis": log_axis("arithmetic intensity, FLOP per byte", intensity),
+            "yaxis": log_axis(unit, heights[heights > 0]),
+        },
+    })  # fmt: skip
+
+
+def _reading(choosing: bool, roofs: bool, drawn: int, known: int) -> str:
+    text = "Each problem has one position: further right means more arithmetic per byte, higher means faster."
+    if roofs:
+        text += (
+            " The lines are what the device's memory (slope) and arithmetic (flat) allow; data in a cache may pass the slope."
+        )
+    if choosing:
+        text += " A dot well below its ring is speed left on the table."
+    return text if drawn == known else f"{text} {drawn:,} of {known:,} problems are drawn, sampled evenly."
+
+
+def _peaks(device: Device | None, dtypes: list[str], shares: list[float]) -> dict[str, float]:
+    """The flat roofs by name, in TFLOP/s, of the dtypes that occur (a profile may list ten) and the cores in use."""
+    if device is None:
+        return {}
+    known = {name: peak for name in dtypes or sorted(device.peak_tflops) if (peak := device.peak_of(name)) is not None}
+    cores = device.numbers.get("num_cus", 1.0)
+    peaks = {}
+    for dtype in known:
+        for share in shares or [1.0]:
+            name = dtype if share == 1.0 else f"{dtype}, {share * cores:g} of {cores:g} cores"
+            peaks[name] = share * known[dtype]
+    return peaks
+
+
+def _roofs(device: Device | None, peaks: dict[str, float], intensity: Floats, scale: float) -> list[dict[str, Any]]:
+    bandwidth = device.numbers.get("memory_bandwidth_gb_s") if device is not None else None
+    low, high = float(intensity.min()) / 1.6, float(intensity.max()) * 1.6
+    roofs = []
+    for number, (name, peak) in enumerate(sorted(peaks.items(), key=lambda item: -item[1])):
+        rate = peak * 1e3
+        # On log axes the roof is two straight pieces that meet at the ridge.
+        corners = [low, high]
+        if bandwidth is not None and low < rate / bandwidth < high:
+            corners.insert(1, rate / bandwidth)
+        heights = [min(rate, (bandwidth or math.inf) * x) * scale for x in corners]
+        dash = ("solid", "dash", "dot", "dashdot")[number % 4]
+        roofs.append(line(f"roof, {name}", short(corners), short(heights), "@muted", width=2, dash=dash, hoverinfo="skip"))
+    if not roofs and bandwidth is not None:
+        ends = np.array([low, high])
+        roofs.append(line("memory roof", short(ends), short(ends * bandwidth * scale), "@muted", width=2, hoverinfo="skip"))
+    return roofs
+
+
+HOVER = "%{x}: %{y:.1%}<extra>%{fullData.name}</extra>"
+
+
+def budget_charts(budget: dict[str, Any] | None) -> list[Chart]:
+    """The charts of the curves that are in `budget`."""
+    if not budget:
+        return []
+    charts = []
+    if budget.get("problems"):
+        charts.append(
+            _curve(
+                "budget-problems", "How many problems must be measured?", budget["problems"], "problems",
+                axis("problems measured"),
+                "Trained on fewer problems, judged on the same held-out ones: where the line is flat, more of them add little.",
+            )
+        )  # fmt: skip
+    if budget.get("configs"):
+        charts.append(
+            _curve(
+                "budget-configs", "How many configs per problem?", budget["configs"], "share",
+                axis("configs measured on each problem", tickformat=",.0%"),
+                "Trained on a random share of each problem's configs: where the line goes flat, the rest need not be measured.",
+            )
+        )  # fmt: skip
+    if budget.get("active"):
+        charts.append(_active(budget["active"]))
+    return charts
+
+
+def _curve(name: str, title: str, points: list[dict[str, Any]], by: str, x_axis: dict[str, Any], reading: str) -> Chart:
+    x, mean = short(point[by] for point in points), short(point["efficiency_mean"] for point in points)
+    data = []
+    bounds = [(point.get("lower"), point.get("upper")) for point in points]
+    if all(low is not None and high is not None for low, high in bounds):
+        hidden: dict[str, Any] = {"width": 0, "hoverinfo": "skip"}
+        lower, upper = short(low for low, _ in bounds), short(high for _, high in bounds)
+        data.append(line("", x, lower, "@band", showlegend=False, **hidden))
+        data.append(line("95 % interval", x, upper, "@band", fill="tonexty", fillcolor="@band", **hidden))
+    marker = {"size": 8, "color": "@model"}
+    data.append(line("efficiency, mean", x, mean, "@model", mode="lines+markers", marker=marker, hovertemplate=HOVER))
+    lowest = np.array([value for value in (*mean, *(low for low, _ in bounds)) if value is not None])
+    layout = {"xaxis": x_axis, "yaxis": share_axis("efficiency", low_end(lowest))}
+    return Chart(name, title, reading, {"data": data, "layout": layout})
+
+
+def _active(points: list[dict[str, Any]]) -> Chart:
+    x = short(point["vectors"] for point in points)
+    kinds = (("active", "chosen by the model", "@model", "solid"), ("random", "at random", "@muted", "dash"))
+    lines = [
+        line(label, x, short(point[name] for point in points), color, dash=dash, mode="lines+markers",
+             marker={"size": 8, "color": color}, hovertemplate=HOVER)
+        for name, label, color, dash in kinds
+    ]  # fmt: skip
+    values = np.array([point[name] for point in points for name in ("random", "active")])
+    layout = {"xaxis": axis("vectors measured"), "yaxis": share_axis("efficiency", low_end(values))}
+    reading = "The same number of measurements, chosen at random or by the model: the higher line learns faster."
+    return Chart("budget-active", "Is it worth choosing what to measure?", reading, {"data": lines, "layout": layout})

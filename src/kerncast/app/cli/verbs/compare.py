@@ -10,7 +10,7 @@ from kerncast.app.cli.verb import Call, verb
 from kerncast.app.cli.views.evaluation import show
 from kerncast.app.cli.views.output import Json, print_json, working
 from kerncast.core.io.arguments import Help, check_place
-from kerncast.evaluating.predictions import write_predictions
+from kerncast.evaluating.results import write_predictions
 from kerncast.evaluating.text import verdict_blocks
 
 

@@ -1,25 +1,35 @@
-"""Budget curves: efficiency by number of problems, by configs per problem, and by active or random choice of vectors."""
+"""What needs the model's recipe fitted again: budget curves, whole kinds of problems held out, other seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kerncast.answering.selector import Selector
 from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
+from kerncast.evaluating.evaluation import cross_validated, folds_of, split_groups
+from kerncast.evaluating.tiers import TierChoices, Tried, tier_choices, tiers_in
 from kerncast.evaluating.unseen import Paths, folded_for, open_all, recipe_of, table_for
-from kerncast.learning.scoring.metrics import figure, resampled
+from kerncast.learning.scoring.metrics import Predicted, figure, resampled, scorecard
 from kerncast.learning.scoring.trials import folds_by_group
+from kerncast.learning.tables.assess import FEWEST_GROUPS, kinds_of
 from kerncast.learning.tables.table import Table
 from kerncast.measuring.run import by_turns
+from kerncast.models.answer import Tier
 from kerncast.models.model import Model
+from kerncast.native.tiers.build import TierOptions, build_tiers
 from kerncast.training.acquisition import acquisition
-from kerncast.training.procedure import Procedure
+from kerncast.training.folds import Predictions, cross_validate_seeds
+from kerncast.training.judging import Trained, lines_by_kind
+from kerncast.training.procedure import Procedure, Spread
+from kerncast.training.train import fit_table
 
 PROBLEM_SHARES = (0.1, 0.2, 0.4, 0.7, 1.0)
 CONFIG_SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
@@ -149,3 +159,86 @@ def _wanted(pool: Table, have: Ints, count: int, procedure: Procedure) -> Ints:
     rest = np.setdiff1d(np.arange(len(pool.problem)), have)
     worth = acquisition(pool.take(np.sort(have)), pool.rows.take(rest), pool.problem[rest], procedure)
     return by_turns(rest[np.argsort(-worth, kind="stable")], np.random.default_rng(len(have)).permutation(rest))[:count]
+
+
+def off_grid(
+    model: Model,
+    datasets: Paths,
+    where: Sequence[str] = (),
+    threads: int = 0,
+    *,
+    tiers: bool = True,
+    options: TierOptions | None = None,
+    progress: Progress = QUIET,
+) -> list[dict[str, Any]]:
+    """A line per kind: the model's recipe fitted without that kind, and scored on it, whatever the status of its answers."""
+    opened = open_all(datasets)
+    table = table_for(model, folded_for(model, opened, where))
+    kinds = kinds_of(table)
+    if not kinds:  # refused before anything is fitted
+        raise InvalidValue(
+            f"`off_grid` holds out whole kinds of problems, which needs {FEWEST_GROUPS} groups of problems of different "
+            f"alignment, size or shape; the data have {len(np.unique(table.group))}: measure more, or leave it out"
+        )
+    procedure = Procedure(recipe_of(model, threads), progress)
+    _, predicted, fold = cross_validated(model, opened, where, threads, progress=progress)
+    found, by_tier = [], []
+    for place, kind in enumerate(kinds, 1):
+        progress.stage(f"without {kind.words}", place, len(kinds))
+        with tempfile.TemporaryDirectory() as folder:
+            fitted = fit_table(table.take(~kind.held), procedure, Path(folder, "model"))
+            own = table.take(kind.held)
+            said = fitted.rank_rows(own.rows)
+            assert said.time_ns is not None
+            found.append((kind, Predictions(said.time_ns, said.score)))
+            asked = tiers and own.trials.choosing and len(model.manifest.devices) == 1
+            by_tier.append(_tier_lines(fitted, own, options or TierOptions(), progress) if asked else None)
+    assert predicted.time_ns is not None
+    at_random = Predictions(predicted.time_ns, predicted.score)
+    lines = lines_by_kind(Trained(model.learner, table, fold, at_random, kinds=tuple(found)))
+    return [line | ({} if own is None else {"tiers": own}) for line, own in zip(lines, by_tier, strict=True)]
+
+
+def _tier_lines(model: Model, own: Table, options: TierOptions, progress: Progress) -> list[dict[str, Any]]:
+    """What each tier of a model would run on problems of a kind that it has not seen."""
+    # The model is thrown away, so compiling it for speed would not pay.
+    selector = Selector(model, tiers=build_tiers(model, options, progress=progress), compile=False)
+    tried = Tried.in_table(own)
+    found = {tier: tier_choices(selector, tried, tier) for tier in tiers_in(selector)}
+    return [_tier_line(each, found[Tier.FULL].efficiency) for each in found.values()]
+
+
+def _tier_line(found: TierChoices, full: Floats) -> dict[str, Any]:
+    known = np.isfinite(found.efficiency)
+    both = known & np.isfinite(full)
+    values = found.efficiency[known]
+    mean = figure(float(values.mean()), resampled(values, lambda e: np.asarray(e.mean(axis=-1)))) if known.any() else None
+    return {
+        "tier": str(found.tier), "efficiency": mean, "efficiency_p10": float(np.quantile(values, 0.1)) if known.any() else None,
+        "of_full": float(found.efficiency[both].mean() / full[both].mean()) if both.any() and full[both].any() else None,
+        "n_problems": int(known.sum()), "not_tried": int((~known).sum()), "answers_itself": float(found.itself.mean()),
+        "not_ok": float((~found.ok).mean()),
+    }  # fmt: skip
+
+
+FIGURES = ("efficiency_mean", "efficiency_p10", "mape")
+
+
+def seed_lines(
+    model: Model, datasets: Paths, split: str, seeds: int, overall: Mapping[str, Any], where: Sequence[str] = (),
+    threads: int = 0, *, spread: Spread | None = None, progress: Progress = QUIET,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """A line of figures per seed. `overall` are those of the recipe's own seed; the folds of all others may run in parallel."""
+    recipe = recipe_of(model, threads)
+    table = table_for(model, folded_for(model, open_all(datasets), where))
+    asked = replace(table, group=split_groups(table, split))
+    folds = {seed: folds_of(table, split, replace(recipe, seed=seed)) for seed in range(recipe.seed + 1, recipe.seed + seeds)}
+    lines = [_line(recipe.seed, overall)]
+    for seed, found in cross_validate_seeds(asked, Procedure(recipe, progress, spread=spread), folds).items():
+        keep = np.isfinite(found.score)
+        lines.append(_line(seed, scorecard(table.take(keep).trials, Predicted(found.score[keep], found.time_ns[keep]))))
+    return lines
+
+
+def _line(seed: int, card: Mapping[str, Any]) -> dict[str, Any]:
+    return {"seed": seed, **{name: None if card[name] is None else card[name]["value"] for name in FIGURES}}
