@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -18,19 +15,28 @@ from kerncast.learning.learners.contract import LEAST_RATE, Boosted, CScope, CSo
 from kerncast.learning.learners.gbdt import BEHIND, LIKELY_TO_FAIL
 from kerncast.learning.tables.assess import MOST_ALIGNED
 from kerncast.models.answer import fallback_words
-from kerncast.models.conformal import Widening
-from kerncast.models.limits.widening import ABSENT, WHAT
+from kerncast.models.limits.widening import ABSENT
 from kerncast.models.model import Model
 from kerncast.models.statuses import C_STATUSES
 from kerncast.models.tier import C_TIERS, Tier
-from kerncast.native import MISSING, packaged
-from kerncast.native.c_forest import ForestPlan, at_least_16, forest_plans, tree_tables, values_of_problems
+from kerncast.native import packaged
+from kerncast.native.c_forest import at_least_16, forest_plans, tree_in_c, values_of_problems
 from kerncast.native.c_model import CModel, rule_functions, space_tables, structure, written
 from kerncast.native.header import MOST_PINS
 from kerncast.native.lower import Artefact, encoded
 from kerncast.native.query import identity_of, query_source
 from kerncast.native.tiers.contents import Tiers
-from kerncast.version import __version__
+from kerncast.native.values import (
+    Blend,
+    answer_tables,
+    described,
+    ints,
+    label_tables,
+    override_tables,
+    reach_tables,
+    screens,
+    target_numbers,
+)
 
 MEMO = 1024
 POOLS = ("portfolio", "full", "quick")
@@ -130,7 +136,7 @@ class _Writer:
         self._answers()
         if not artefact.alone:
             self._learner()
-        tree_tables(artefact, out)
+        tree_in_c(artefact, out)
         self._pools()
 
     # -- what depends on the problem alone -------------------------------------------------------------
@@ -158,17 +164,13 @@ class _Writer:
 
     def _learner(self) -> None:
         """The numbers of a problem, the features, and what the model says of a row."""
-        out, lowered, target = self.out, self.artefact.lowered, self.model.target
+        out, lowered = self.out, self.artefact.lowered
         out.function("kc_problem_values", self.values)
         out.function("kc_features", self.artefact.features, "const double *p, const double *c")
-        base = {"relative": "expected_ns", "tflops": "flops", "bandwidth": "bytes"}.get(target.name)
-        out.fields |= {
-            "features": len(self.artefact.features), "target_log": int(target.log), "target_rate": int(target.higher_is_faster),
-            "target_base": -1 if base is None else self.places[base], "target_tflops": int(target.name == "tflops"),
-        }  # fmt: skip
+        out.fields |= {"features": len(self.artefact.features), **target_numbers(self.artefact, self.places)}
         if isinstance(lowered, Boosted):
             blend = Blend.of(lowered, self.plans["model"])
-            out.fields |= {name: c_number(value) if isinstance(value, float) else value for name, value in blend.fields.items()}
+            out.fields |= {**blend.counts, **{name: c_number(value) for name, value in blend.numbers.items()}}
             out.sizes["KC_MOST_RAW"] = blend.outputs
             # A macro: what it calls comes later.
             out.add("#define kc_learned(m, x, p, c, v, raw) ((void)(p), (void)(c), kc_learn_forests(m, x, raw))\n")
@@ -203,109 +205,53 @@ class _Writer:
             out.table("kc_config_number", "configs", whole.ravel())
 
     def _labels(self) -> None:
-        """What the candidates are called, by the values of the problem parameters that names depend on."""
-        known, space, out = self.model.labels, self.family.problem, self.out
+        known, out = self.model.labels, self.out
         if known is None:
             return
-        rows = self.artefact.stored.tolist()
-        names = {key: [row[place] for place in rows] for key, row in known.names.items()}
-        texts = list(dict.fromkeys(name for row in names.values() for name in row if name is not None))
-        numbers = {text: number for number, text in enumerate(texts)}
-        values = [MISSING if number is None else number for key in names for number in map(self._number, known.by, key)]
-        index = [-1 if name is None else numbers[name] for row in names.values() for name in row]
-        out.fields |= {"label_variants": len(names), "label_keys": len(known.by)}
+        texts, tables = label_tables(self.artefact, self.artefact.stored)
+        out.fields |= {"label_variants": len(known.names), "label_keys": len(known.by)}
         out.rows("char *const", "label_names", map(c_string, texts), nothing='""')
-        out.table("int32_t", "label_places", np.array([list(space.parameters).index(name) for name in known.by], np.int64))
-        out.table("int64_t", "label_values", np.array(values, np.int64))
-        out.table("int32_t", "label_texts", np.array(index, np.int64))
-
-    def _number(self, name: str, value: Any) -> int | None:
-        """A value of a problem parameter as C reads it."""
-        parameter = self.family.problem.parameters[name]
-        index = None if value is None else parameter.index(value)
-        return None if index is None else parameter.number(index)
+        out.tables(tables)
 
     def _overrides(self) -> None:
-        """The candidates that the export denies, and the choices that it fixes."""
-        decided, out = self.artefact.decided, self.out
-        if decided is not None:
-            out.fields |= {"denied_count": len(decided.denied), "pin_count": len(decided.pinned)}
-            out.table("int32_t", "denied", decided.denied)
-            out.table("int64_t", "pin_keys", decided.patterns.ravel())
-            out.table("int32_t", "pin_candidates", decided.pinned)
+        tables = override_tables(self.artefact)
+        self.out.fields |= {"denied_count": tables["denied"].size, "pin_count": tables["pin_candidates"].size}
+        self.out.tables(tables)
 
     def _reach(self) -> None:
         """The distinct bands of problems that candidates were tried on, and the band of every stored candidate."""
-        tried, first, out = self.artefact.tried, self.artefact.band_rows, self.out
-        out.table("double", "tried_low", tried.low[first].ravel())
-        out.table("double", "tried_high", tried.high[first].ravel())
-        out.table("uint64_t", "tried_labels", tried.labels[first].ravel(), sealed=False)
+        artefact, out, first = self.artefact, self.out, self.artefact.band_rows
+        out.tables(reach_tables(artefact))
+        out.table("uint64_t", "tried_labels", artefact.tried.labels[first].ravel(), sealed=False)
         out.types["kc_band"] = integer_type([len(first)], unsigned=True)[0]
-        out.table("kc_band", "tried_band", self.artefact.bands[self.artefact.stored])
+        out.table("kc_band", "tried_band", artefact.bands[artefact.stored])
 
     def _answers(self) -> None:
-        out, interval, expected = self.out, self.model.manifest.interval, self.artefact.tiers.expectation
-        if self.artefact.alone:  # it gives no times
-            interval, expected = None, None
-        wide = None if interval is None else interval.widening
-        if interval is not None:
-            edges = {"band_edges": interval.edges_ns, "band_lower": wide.lower if wide else interval.lower,
-                     "band_upper": wide.upper if wide else interval.upper}  # fmt: skip
-            out.fields["bands"] = len(interval.lower)
-            self._numbers(edges)
-        if expected is not None:
-            out.fields["efficiency_bands"] = len(expected.efficiency)
-            self._numbers({"efficiency_edges": expected.edges_ns, "efficiency": expected.efficiency})
-        self._rarity(wide)
-        fallbacks, name = self.artefact.fallbacks
-        facts = {
-            "family": self.family.id, "device": self.model.device.name, "kind": self.model.manifest.kind,
-            "software": list(self.model.manifest.software), "checksum": self.model.manifest.checksum, "fallback": name,
-            "kerncast": __version__,
-        }  # fmt: skip
-        out.table("int32_t", "fallbacks", np.array(fallbacks, np.int64), sealed=False)
+        out, interval, (fallbacks, name) = self.out, self.model.manifest.interval, self.artefact.fallbacks
+        counts, tables, traits = answer_tables(self.artefact)
+        unseen = tables.pop("trait_unseen").tolist()
+        out.fields |= {**counts, "efficiency_bands": tables["efficiency"].size, "trait_count": len(traits)}
+        rows = [f"{{{', '.join(map(str, row))}, {c_number(own)}}}" for row, own in zip(traits, unseen, strict=True)]
+        out.rows("kc_trait", "traits", rows)
+        out.tables(tables | {"fallbacks": ints(fallbacks)}, sealed=False)
         out.fields |= {
             "fallback_count": len(fallbacks), "fallback_words": c_string(fallback_words(name)),
-            "describe": c_string(json.dumps(facts, sort_keys=True)),
+            "describe": c_string(described(self.artefact)),
         }  # fmt: skip
-
-    def _numbers(self, parts: Mapping[str, Any]) -> None:
-        for name, values in parts.items():
-            self.out.table("double", name, np.ravel(np.array(values, np.float64)), sealed=False)
-
-    def _rarity(self, wide: Widening | None) -> None:
-        """The traits that decide how wide an interval is, and bounds for problems larger or smaller than all measured ones."""
-        out, places = self.out, list(self.family.problem.parameters)
-        beyond = None if wide is None else wide.beyond
-        out.fields |= {"rare_bands": 1 if wide is None else len(wide.lower), "size_bands": 1}
-        if wide is not None and wide.traits.traits:
-            traits = wide.traits.traits
-            starts = np.cumsum([0, *(len(trait.values) for trait in traits)])
-            out.fields["trait_count"] = len(traits)
-            out.rows("kc_trait", "traits", (
-                f"{{{WHAT.index(trait.what)}, {places.index(trait.of[0])}, {places.index(trait.of[-1])}, {first}, "
-                f"{len(trait.values)}, {c_number(trait.unseen)}}}"
-                for trait, first in zip(traits, starts[:-1], strict=True)
-            ))  # fmt: skip
-            values = np.array([value for trait in traits for value in trait.values], np.int64)
-            out.table("int64_t", "trait_values", values, sealed=False)
-            bits = [bits for trait in traits for bits in trait.bits]
-            self._numbers({"trait_bits": bits, "rare_edges": wide.edges_bits})
-        if beyond is None:
+        if counts["size_bands"] == 1:
             out.add("static void kc_size(const kc_model *m, const double *p, double *out) { (void)m, (void)p, *out = 0.0; }\n")
             return
-        out.fields["size_bands"] = len(beyond.lower)
-        out.function("kc_size", {beyond.sizes.measure: self.artefact.work[beyond.sizes.measure]})
-        self._numbers({"size_edges": beyond.edges, "size_lower": beyond.lower, "size_upper": beyond.upper})
+        assert interval is not None
+        assert interval.beyond is not None
+        measure = interval.beyond.sizes.measure
+        out.function("kc_size", {measure: self.artefact.work[measure]})
 
     # -- pools -----------------------------------------------------------------------------------------
 
     def _pools(self) -> None:
         """The configs of each tier, with what scores them. `quick` is the portfolio once more, ranked by the small forest."""
         out, members = self.out, {tier: self.artefact.members(tier) for tier in self.tiers}
-        # Rounded sums first find the configs that may be the best: if scores are sums, and there are many configs.
-        summed = self.model.target.log and not self.model.target.higher_is_faster
-        screened = [tier for tier in self.tiers if summed and len(members[tier]) > WORD]
+        screened = [tier for tier in self.tiers if screens(self.artefact) and len(members[tier]) > WORD]
         conditions = len(self.plans["model"].thresholds) if "model" in self.plans else 1
         out.sizes |= {
             "KC_MODEL_CONDITIONS": conditions, "KC_HOLDS(m, holds)": "unsigned char holds[KC_MODEL_CONDITIONS]; (void)(m)",
@@ -330,25 +276,3 @@ class _Writer:
             return with_prefix(packaged("select_many.c"), prefix)
         most = max([1, *(len(tree.value) for tree in self.plans["model"].every_tree)])
         return define(KC_MANY_LEAVES=most) + with_prefix(packaged("many.c"), prefix)
-
-
-@dataclass(frozen=True)
-class Blend:
-    """How the sums of the forests of a gbdt become a score, and how far rounded sums may be off."""
-
-    fields: dict[str, int | float]
-    """Of `kc_model`."""
-    outputs: int
-
-    @classmethod
-    def of(cls, boosted: Boosted, plan: ForestPlan) -> Blend:
-        trees = boosted.trees
-        if list(trees) != [name for name in FORESTS if name in trees]:
-            raise InvalidValue(f"the forests {', '.join(trees)} cannot be exported: train the model again")
-        counts = {f"{field}_forests": len(trees.get(name, ())) for name, field in FORESTS.items()}
-        scale = {"rough_scale": plan.rough_scale(), "rough_error": plan.rough_error()}
-        return cls({**counts, "own": boosted.own, "weight": boosted.weight, **scale}, sum(map(len, trees.values())))
-
-
-# The forests of a gbdt in the order of their outputs, and what the engine calls them.
-FORESTS = {"time": "time", "rank": "rank", "valid": "failure", "library": "library"}

@@ -16,7 +16,8 @@ from kerncast.core.io.c import integer_type
 from kerncast.learning.learners.trees import Tree
 from kerncast.native.c_model import CModel, structure
 from kerncast.native.lower import Artefact, Forests, Group, Pool, Stages, config_columns, cut, group_mixed, make_pool
-from kerncast.native.tiers.contents import COMPARED_BY_ALL, COMPARING_FIRST, DecisionTree
+from kerncast.native.tiers.contents import COMPARED_BY_ALL, COMPARING_FIRST
+from kerncast.native.values import Tables, doubles, ints, tree_tables
 
 # A set per combination takes memory; above this many, configs are put into their sets one by one.
 MOST_SETS = 128
@@ -232,7 +233,7 @@ def values_of_problems(artefact: Artefact, plans: Iterable[ForestPlan]) -> dict[
     return found
 
 
-def tree_tables(artefact: Artefact, out: CModel) -> None:
+def tree_in_c(artefact: Artefact, out: CModel) -> None:
     """What the tree reads; without one, that there is none."""
     tree = artefact.tiers.tree if "tree" in artefact.include else None
     most = 1 if tree is None else int(tree.compares.max(initial=1))
@@ -246,25 +247,22 @@ def tree_tables(artefact: Artefact, out: CModel) -> None:
     out.types["kc_place"] = integer_type([*tree.lists.ravel().tolist(), *tree.compares.tolist()])[0]
     # A tree of one leaf reads nothing, and compilers look for what writes the number that it does not read.
     out.function("kc_tree_values", tree.program.outputs or {"nothing": as_expr(0.0)})
-    for name in ("feature", "left", "right"):
-        out.table("int32_t", f"tree_{name}", getattr(nodes, name))
-    out.table("double", "tree_threshold", nodes.threshold)
-    out.table("int32_t", "tree_list", nodes.value.astype(np.int64))
-    out.table("kc_place", "tree_lists", tree.lists.ravel())
-    out.table("int32_t", "tree_members", artefact.members("portfolio"))
+    tables = tree_tables(tree)
+    places = {name: tables.pop(name) for name in ("tree_lists", "tree_compares")}
+    out.tables({**tables, "tree_members": ints(artefact.members("portfolio"))})
+    out.table("kc_place", "tree_lists", places["tree_lists"])
     if most > 1:
         out.sizes["KC_MOST_COMPARED"] = most
-        _comparing(artefact, tree, out)
+        out.table("kc_place", "tree_compares", places["tree_compares"])
+        _comparing(artefact, out)
 
 
-def _comparing(artefact: Artefact, tree: DecisionTree, out: CModel) -> None:
+def _comparing(artefact: Artefact, out: CModel) -> None:
     """The trees that compare, and what they read: of the problem once per question, of each config from a table."""
     compared = Compared.of(artefact)
     out.fields |= {"compared_of_problem": len(compared.of_problem), "compared_of_config": compared.configs.shape[1]}
     out.sizes["KC_MOST_COMPARED_VALUES"] = max(1, len(compared.place))
-    out.table("kc_place", "tree_compares", tree.compares)
     out.function("kc_compared_problem", compared.of_problem)
-    out.table("double", "compared_configs", compared.configs.ravel())
     first = len(compared.of_problem) + compared.configs.shape[1]
     tables, lines = statements(
         "kc_compared_mixed", compared.mixed, lambda name: f"x[{compared.place[name]}]", lambda number: f"x[{first + number}]"
@@ -277,11 +275,9 @@ def _comparing(artefact: Artefact, tree: DecisionTree, out: CModel) -> None:
         "comparing_count": len(trees.root), "comparing_first": min(COMPARING_FIRST, len(trees.root)),
         "compared_by_all": COMPARED_BY_ALL,
     }  # fmt: skip
-    out.table("int32_t", "comparing_root", trees.root)
+    out.tables(compared.tables)
     out.add(out.sealed.triples("kc_comparing_node", "kc_comparing_nodes", ("feature", "left", "right"), trees.nodes))
     out.fields["comparing_nodes"] = "kc_comparing_nodes"
-    out.table("double", "comparing_threshold", trees.threshold)
-    out.table("double", "comparing_leaves", trees.leaves)
 
 
 @dataclass(frozen=True)
@@ -310,6 +306,15 @@ class Compared:
         )
         joined = Joined.of(trees, {number: place[names[number]] for number in read})
         return cls(of_problem, configs, dict(stages.mixed), place, joined)
+
+    @property
+    def tables(self) -> Tables:
+        """What the comparing trees are, but for their nodes."""
+        trees = self.trees
+        return {
+            "compared_configs": doubles(self.configs), "comparing_root": ints(trees.root),
+            "comparing_threshold": doubles(trees.threshold), "comparing_leaves": doubles(trees.leaves),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,17 +12,16 @@ from kerncast.core.expr import Expr, Program, Table
 from kerncast.core.expr.to_c import statements
 from kerncast.core.io.c import Sealed, array, c_integer, c_number, c_string, define, packaged_c
 from kerncast.core.op import Family
-from kerncast.core.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
+from kerncast.core.parameters import Bool
 from kerncast.core.space import Space
-from kerncast.errors import quoted
 from kerncast.learning.learners.contract import ADD, DENSE, RAW, CScope, CSource, Level, Lines, Network, learn_function
-from kerncast.models.limits.trained import Limit, fact_words
-from kerncast.models.manifest import Fact, Range
 from kerncast.models.rules import Rule
 from kerncast.native import packaged
 from kerncast.native.lower import Artefact
+from kerncast.native.values import ParameterRow, Tables, fact_rows, hull_rows, parameter_rows
 
 MODEL = "const kc_model *m"
+C_TYPES = {"i": "int32_t", "l": "int64_t", "q": "int64_t", "d": "double"}
 
 
 def symbol_reader(family: Family) -> Callable[[str], str]:
@@ -38,6 +37,13 @@ def symbol_reader(family: Family) -> Callable[[str], str]:
 def structure(fields: Mapping[str, object]) -> str:
     """The initializer of a struct."""
     return "{" + ", ".join(f".{name} = {value}" for name, value in fields.items()) + "}"
+
+
+def listing(kind: str, name: str, rows: Iterable[str], nothing: str) -> str:
+    """An array of structs or strings."""
+    texts = list(rows) or [nothing]
+    lines = ",\n    ".join(texts)
+    return f"static const {kind} {name}[{len(texts)}] = {{\n    {lines}\n}};\n"
 
 
 @dataclass
@@ -68,10 +74,14 @@ class CModel:
 
     def rows(self, kind: str, name: str, rows: Iterable[str], *, nothing: str = "{0}") -> None:
         """An array of structs or strings as a field; `nothing` stands in an empty one, because C has none."""
-        texts = list(rows) or [nothing]
-        lines = ",\n    ".join(texts)
-        self.add(f"static const {kind} kc_{name}[{len(texts)}] = {{\n    {lines}\n}};\n")
+        self.add(listing(kind, f"kc_{name}", rows, nothing))
         self.fields[name] = f"kc_{name}"
+
+    def tables(self, tables: Tables, *, sealed: bool = True) -> None:
+        """Arrays as fields, in their own types; empty ones stay NULL."""
+        for name, values in tables.items():
+            if values.size:
+                self.table(C_TYPES[values.dtype.char], name, values, sealed=sealed)
 
     def function(self, name: str, outputs: Mapping[str, Expr], arguments: str = "const double *p") -> None:
         """A function of the engine that computes `outputs` from the parameters of a problem (and a config)."""
@@ -90,10 +100,6 @@ class CModel:
         return f"{''.join(self.parts)}static const kc_model kc_this = {{\n{fields}}};\n\n"
 
 
-# Characters of a rule in a message of C, which has room for 240 bytes in all.
-LONGEST_RULE = 120
-
-
 def space_tables(artefact: Artefact, out: CModel) -> None:
     """Every parameter with its rule, the order of reading, the conditions, and the trained ranges."""
     family = artefact.model.family
@@ -101,25 +107,25 @@ def space_tables(artefact: Artefact, out: CModel) -> None:
         out.add('static const char *const kc_flags[2] = {"false", "true"};\n')
     for word, space in (("problem", family.problem), ("config", family.config)):
         order = [list(space.parameters).index(name) for name in space.reading_order]
-        out.add(_parameter_table(f"kc_{word}_parameters", space) + array("int32_t", f"kc_{word}_order", order))
+        out.add(parameter_table(f"kc_{word}_parameters", parameter_rows(space)) + array("int32_t", f"kc_{word}_order", order))
         out.add(_applies(f"kc_{word}_applies", space) + _usual(f"kc_{word}_usual", space))
         out.fields[word] = f"{{kc_{word}_parameters, kc_{word}_order, {len(space.parameters)}}}"
     out.add(packaged("spaces.c"))
     # A formula reads parameters by their places, and C has no empty arrays.
     out.sizes |= {"KC_MOST_PROBLEM": len(family.problem.parameters), "KC_MOST_CONFIG": len(family.config.parameters) + 1}
-    manifest = artefact.model.manifest
-    _hull_table(family.problem, manifest.hull, out)
-    _fact_table(family.problem, manifest.facts, out)
+    out.add(parameter_table("kc_hull", hull_rows(artefact)))
+    facts = fact_rows(artefact)
+    rows = [f"{{{place}, {c_integer(step)}, {c_integer(rest)}, {c_string(words)}}}" for place, step, rest, words in facts]
+    out.rows("kc_fact", "facts", rows, nothing="{0, 1, 0, NULL}")
+    out.fields |= {"hull": "kc_hull", "fact_count": len(facts)}
 
 
 def rule_functions(artefact: Artefact, out: CModel) -> None:
     """Which rule of the op is broken, which of the family for any config, and which by a config."""
     read = symbol_reader(artefact.model.family)
-    for name, function, rules, of in (
-        ("rules", "kc_broken_rule", artefact.problem_rules, ("p",)),
-        ("family_rules", "kc_unsupported", artefact.unsupported_rules, ("p",)),
-        ("config_rules", "kc_broken_config_rule", artefact.config_rules, ("p", "c")),
-    ):
+    functions = {"rules": "kc_broken_rule", "family_rules": "kc_unsupported", "config_rules": "kc_broken_config_rule"}
+    for name, rules in artefact.rules.items():
+        function, of = functions[name], ("p", "c") if name == "config_rules" else ("p",)
         out.rows("char *const", name, (c_string(rule.sentence) for rule in rules), nothing="NULL")
         out.add(_first_broken(function, rules, read, of))
 
@@ -135,45 +141,22 @@ def _first_broken(name: str, rules: list[Rule], read: Callable[[str], str], of: 
     return f"{tables}static int32_t {name}({arguments}) {{\n{body}\n}}\n"
 
 
-def _parameter(parameter: Parameter, name: str, table: str, rule: str, conditional: bool) -> str:
-    low, high, step, count = 0, 0, 1, 0
-    match parameter:
-        case Int():
-            low, high, step = parameter.low, parameter.high, parameter.step
-        case Bool():
-            low, high = 0, 1
-        case _:
-            count = parameter.size
-    default = parameter.default
-    index = None if default is None else parameter.index(default)
-    otherwise = "KC_MISSING" if index is None else c_integer(parameter.number(index))
-    numbers = ", ".join(c_integer(number) for number in (low, high, step))
-    inactive = c_number(float(parameter.inactive))
-    labels = f"{table}_labels" if isinstance(parameter, Categorical) else "kc_flags" if isinstance(parameter, Bool) else "NULL"
-    return (
-        f"{{{c_string(name)}, {c_string(rule)}, {numbers}, {table if count else 'NULL'}, {count}, {otherwise}, "
-        f"{int(conditional)}, {int(parameter.optional)}, {inactive}, {labels}}}"
-    )
-
-
-def rule_in_message(parameter: Parameter) -> str:
-    """The rule of a parameter, cut so that the message of an answer has room for the value too."""
-    return quoted(parameter.describe(), LONGEST_RULE)
-
-
-def _parameter_table(name: str, space: Space) -> str:
-    text, rows = "", []
-    for place, (own, parameter) in enumerate(space.parameters.items()):
-        if isinstance(parameter, (Categorical, Choice, PowerOfTwo)):
-            text += array("int64_t", f"{name}_{place}", [parameter.number(i) for i in range(parameter.size)])
-        if isinstance(parameter, Categorical):
-            names = ", ".join(c_string(str(parameter.value(i))) for i in range(parameter.size))
-            text += f"static const char *const {name}_{place}_labels[{parameter.size}] = {{{names}}};\n"
-        rows.append("    " + _parameter(parameter, own, f"{name}_{place}", rule_in_message(parameter), own in space.active))
-    if not rows:
-        rows = ['    {"", "", 0, 0, 1, NULL, 0, 0, 0, 0, 0.0, NULL}']
-    body = ",\n".join(rows)
-    return f"{text}static const kc_parameter {name}[{max(1, len(space.parameters))}] = {{\n{body}\n}};\n"
+def parameter_table(name: str, rows: Sequence[ParameterRow]) -> str:
+    """An array of `kc_parameter`, with what it points to."""
+    text, structs = "", []
+    for place, row in enumerate(rows):
+        own, labels = f"{name}_{place}", "kc_flags" if row.flag else "NULL"
+        if row.listed:
+            text += array("int64_t", own, row.listed)
+        if row.labels:
+            labels = f"{own}_labels"
+            text += f"static const char *const {labels}[{len(row.labels)}] = {{{', '.join(map(c_string, row.labels))}}};\n"
+        numbers = ", ".join(map(c_integer, (row.low, row.high, row.step)))
+        structs.append(
+            f"{{{c_string(row.name)}, {c_string(row.rule)}, {numbers}, {own if row.listed else 'NULL'}, {len(row.listed)}, "
+            f"{c_integer(row.otherwise)}, {int(row.conditional)}, {int(row.optional)}, {c_number(row.inactive)}, {labels}}}"
+        )
+    return text + listing("kc_parameter", name, structs, '{"", "", 0, 0, 1, NULL, 0, 0, 0, 0, 0.0, NULL}')
 
 
 def _applies(name: str, space: Space) -> str:
@@ -213,35 +196,6 @@ def _computed(
         text += f"{tables}static int {own}(const double *p{declared}) {{\n{body}\n}}\n"
         cases += f"    case {index.index(parameter)}: return {own}(p{passed});\n"
     return text, cases
-
-
-def _fact_table(space: Space, facts: dict[str, Fact], out: CModel) -> None:
-    """What the measured values of sizes have in common, in the order in which Python looks at them."""
-    places = list(space.parameters)
-    rows = [
-        f"{{{places.index(name)}, {c_integer(fact.step)}, {c_integer(fact.rest)}, {c_string(fact_words(fact))}}}"
-        for name, fact in facts.items()
-    ]
-    out.rows("kc_fact", "facts", rows, nothing="{0, 1, 0, NULL}")
-    out.fields["fact_count"] = len(rows)
-
-
-def _hull_table(space: Space, hull: dict[str, Range], out: CModel) -> None:
-    rows = []
-    for place, (name, parameter) in enumerate(space.parameters.items()):
-        seen, limit = hull.get(name, Range()), Limit(parameter, hull.get(name))
-        rule, values, count, low, high = limit.words, "NULL", 0, -(2**63) + 1, 2**63 - 1
-        if limit.only_usual:
-            low, high = 1, 0
-        elif seen.labels:
-            codes = [parameter.number(index) for index in map(parameter.index, seen.labels) if index is not None]
-            out.add(array("int64_t", f"kc_hull_{place}", sorted(codes)))
-            values, count = f"kc_hull_{place}", len(codes)
-        elif seen.low is not None and seen.high is not None:
-            low, high = seen.low, seen.high
-        numbers = f"{c_integer(low)}, {c_integer(high)}, 1"
-        rows.append(f"{{{c_string(name)}, {c_string(rule)}, {numbers}, {values}, {count}, 0, 0, 0, 0.0, NULL}}")
-    out.rows("kc_parameter", "hull", rows)
 
 
 LEARNERS = "kerncast.learning.learners"

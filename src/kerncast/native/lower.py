@@ -256,6 +256,11 @@ class Artefact:
         """All rules that a config must obey."""
         return [rule for rule in self.family_rules if "c" in namespaces(rule.holds)]
 
+    @property
+    def rules(self) -> dict[str, list[Rule]]:
+        """What the engine tests before it answers: rules of the op, of the family for any config, and of a config."""
+        return {"rules": self.problem_rules, "family_rules": self.unsupported_rules, "config_rules": self.config_rules}
+
     # -- forests -------------------------------------------------------------------------------------
 
     @cached_property

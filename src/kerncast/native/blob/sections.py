@@ -15,30 +15,34 @@ from kerncast.learning.learners.contract import Boosted, Level, Lines, Network
 from kerncast.native.blob.container import Programs, Texts, packed, places_of
 from kerncast.native.blob.tables import (
     KINDS,
-    Tables,
-    answer_tables,
     candidate_tables,
     comparing_tables,
-    described,
-    doubles,
     forest_tables,
     hull_tables,
-    ints,
-    label_tables,
     line_tables,
-    longs,
+    name_tables,
+    named,
     network_tables,
     pool_tables,
     refuse_unknown,
-    rule_tables,
     space_tables,
-    tree_tables,
 )
-from kerncast.native.c99 import Blend
 from kerncast.native.c_forest import forest_plans, values_of_problems
 from kerncast.native.header import schema_number
 from kerncast.native.lower import Artefact
 from kerncast.native.tiers.contents import COMPARED_BY_ALL, COMPARING_FIRST
+from kerncast.native.values import (
+    Blend,
+    Tables,
+    answer_tables,
+    described,
+    doubles,
+    ints,
+    longs,
+    screens,
+    target_numbers,
+    tree_tables,
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ MOST = {"parameters": 48, "values": 2_048, "features": 1_024, "raw": 64, "listed
 FACTS = (
     "problem", "config", "candidates", "features", "values", "kind", "raw", "schema", "describe",
     "target_log", "target_rate", "target_base", "target_tflops", "line_size",
-    "time_forests", "rank_forests", "valid_forests", "library_forests",
+    "time_forests", "rank_forests", "failure_forests", "library_forests",
     "has_tree", "has_portfolio", "has_full", "has_quick", "tree_places", "most_compared", "compared_first", "compared_by_all",
     "problem_values", "feature_values", "rule_values", "family_rule_values", "config_rule_values", "size_values", "tree_values",
     "compared_problem", "compared_mixed", "screens", "bands", "rare_bands", "size_bands", "mixed_rules",
@@ -127,19 +131,13 @@ class _Sections:
 
     def _programs(self) -> None:
         """The programs with a fixed role."""
-        rules = {
-            "rule_values": self.artefact.problem_rules, "family_rule_values": self.artefact.unsupported_rules,
-            "config_rule_values": self.artefact.config_rules,
-        }  # fmt: skip
-        outputs: dict[str, Mapping[str, Expr]] = {
-            "problem_values": self.values, "feature_values": self.artefact.features,
-            **{role: {rule.name: rule.holds for rule in found} for role, found in rules.items()},
-        }  # fmt: skip
+        outputs: dict[str, Mapping[str, Expr]] = {"problem_values": self.values, "feature_values": self.artefact.features}
+        for name, rules in self.artefact.rules.items():
+            outputs[f"{name.removesuffix('s')}_values"] = {rule.name: rule.holds for rule in rules}
         interval = self.model.manifest.interval
         beyond = None if interval is None else interval.beyond
         if beyond is not None:
             outputs["size_values"] = {"size": self.artefact.work[beyond.sizes.measure]}
-            self.facts["size_bands"] = len(beyond.lower)
         for role, found in outputs.items():
             self.facts[role] = self.programs.add(found.values(), places_of(self.symbols))
 
@@ -147,15 +145,16 @@ class _Sections:
 
     def tables(self) -> Tables:
         family, artefact, texts = self.family, self.artefact, self.texts
-        self.facts["size_bands"] = 1
         self._programs()
         found: Tables = {}
         for word, space in (("problem", family.problem), ("config", family.config)):
             found |= space_tables(word, space, texts, self.programs)
-        found |= hull_tables(artefact, texts) | rule_tables(artefact, texts) | label_tables(artefact, texts)
-        found |= candidate_tables(artefact) | answer_tables(artefact)
+        found |= hull_tables(artefact, texts) | name_tables(artefact, texts) | candidate_tables(artefact)
+        counts, answers, traits = answer_tables(artefact)
+        self.facts |= counts
+        found |= named(answers) | {"trait.numbers": ints(traits)}
         found |= self._learner() | self._pools() | self._tree()
-        self._counts(found)
+        self._counts()
         found |= self.programs.tables()
         return {
             "facts": longs([self.facts[name] for name in FACTS]),
@@ -164,19 +163,14 @@ class _Sections:
             **found,
         }
 
-    def _counts(self, found: Tables) -> None:
-        target = self.model.target
-        base = {"relative": "expected_ns", "tflops": "flops", "bandwidth": "bytes"}.get(target.name)
-        interval = self.model.manifest.interval
-        wide = None if interval is None else interval.widening
+    def _counts(self) -> None:
+        description = described(self.artefact, tiers=self.artefact.include, features=list(self.artefact.features))
         self.facts |= {
             "problem": len(self.family.problem.parameters), "config": len(self.family.config.parameters),
             "candidates": self.artefact.candidates, "features": len(self.artefact.features), "values": len(self.values),
-            "kind": KINDS[type(self.artefact.lowered)], "describe": self.texts.place(described(self.artefact)),
+            "kind": KINDS[type(self.artefact.lowered)], "describe": self.texts.place(description),
             "schema": int(np.uint64(schema_number(self.artefact)).astype(np.int64)),
-            "target_log": int(target.log), "target_rate": int(target.higher_is_faster),
-            "target_base": -1 if base is None else self.places[base], "target_tflops": int(target.name == "tflops"),
-            "bands": 0 if interval is None else len(interval.lower), "rare_bands": 1 if wide is None else len(wide.lower),
+            **target_numbers(self.artefact, self.places),
             "mixed_rules": len(self.artefact.mixed_rules),
             "fallback_library": int(self.artefact.fallbacks[1] == "library"),
         }  # fmt: skip
@@ -204,15 +198,14 @@ class _Sections:
         """How the sums of the forests become a score, and how far rounded sums may be off."""
         plan = self.plans["model"]
         blend = Blend.of(boosted, plan)
-        self.facts |= {f"{name}_forests": len(bags) for name, bags in plan.forests.trees.items()}
+        self.facts |= blend.counts
         self.facts["raw"] = blend.outputs
         if blend.outputs > MOST["raw"]:
             raise InvalidValue(
                 f"a blob has at most {MOST['raw']} forests, and this model {blend.outputs}: export it to C instead"
             )
-        self.numbers |= {name: value for name, value in blend.fields.items() if name in NUMBERS}
-        target = self.model.target
-        self.facts["screens"] = int(target.log and not target.higher_is_faster)
+        self.numbers |= blend.numbers
+        self.facts["screens"] = int(screens(self.artefact))
 
     def _pools(self) -> Tables:
         found: Tables = {}
@@ -238,7 +231,7 @@ class _Sections:
             "has_tree": 1, "tree_places": tree.lists.shape[1],
             "tree_values": self.programs.add(tree.program.outputs.values(), places_of(self.symbols)),
         }  # fmt: skip
-        found, most = tree_tables(tree), int(tree.compares.max(initial=1))
+        found, most = named(tree_tables(tree)), int(tree.compares.max(initial=1))
         if most > 1:
             if most > MOST["listed"]:
                 raise InvalidValue(f"a blob compares at most {MOST['listed']} configs, and this tree {most}: export it to C")

@@ -263,7 +263,7 @@ static int kc_load_forests_of_gbdt(kc_loading *l) {
     }
     KC_NEED(f[KC_FACT_TIME_FORESTS] >= 1 && total == l->m->loaded.raw, "facts");
     l->m->time_forests = (int32_t)f[KC_FACT_TIME_FORESTS], l->m->rank_forests = (int32_t)f[KC_FACT_RANK_FORESTS];
-    l->m->failure_forests = (int32_t)f[KC_FACT_VALID_FORESTS], l->m->library_forests = (int32_t)f[KC_FACT_LIBRARY_FORESTS];
+    l->m->failure_forests = (int32_t)f[KC_FACT_FAILURE_FORESTS], l->m->library_forests = (int32_t)f[KC_FACT_LIBRARY_FORESTS];
     return 1;
 }
 
