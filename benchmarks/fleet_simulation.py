@@ -156,7 +156,7 @@ def label_bytes(count: int = 200_000) -> float:
 
 def call_seconds() -> float:
     """CPU time of the driver for one call of an actor and its answer."""
-    from kerncast.app.api.on_ray import connected
+    from kerncast.app.api.arguments import connected
 
     with small_cluster(1) as cluster, connected(cluster.address) as ray:
 

@@ -281,7 +281,8 @@ def verb_answers(verb: str, asked: Sequence[str], _: Path) -> Iterator[Any]:
     if verb not in VERBS:
         yield from ({"": "no verb of its own"} for _ in asked)
         return
-    command = import_module(f"kerncast.app.cli.verbs.{VERBS[verb][0]}").command
+    module = import_module(f"kerncast.app.cli.verbs.{VERBS[verb][0]}")
+    command = getattr(module, f"{verb}_verb", None) or module.command
     inner = getattr(command, "commands", {})
     for _ in asked:
         yield {name: sorted(option for parameter in item.params for option in parameter.opts)

@@ -31,7 +31,7 @@ from kerncast.data.formats import Options
 from kerncast.data.importing import import_files
 from kerncast.evaluating.evaluation import folds_of, split_groups
 from kerncast.learning.tables.table import Table, load_table
-from kerncast.regenerating.shipping.plans import LEAST_SHARE, TIMES, medians_of
+from kerncast.regenerating.shipped_plans import LEAST_SHARE, TIMES, medians_of
 from kerncast.training.folds import cross_validate
 from kerncast.training.procedure import Procedure
 from kerncast.training.recipe import Recipe

@@ -12,18 +12,15 @@ from kerncast.version import __version__
 
 if TYPE_CHECKING:
     from kerncast.answering.selector import Selector
-    from kerncast.app.api.collect import collect
-    from kerncast.app.api.compare import compare
+    from kerncast.app.api.arguments import Cluster
+    from kerncast.app.api.collect import collect, sweep
     from kerncast.app.api.estimate import estimate
-    from kerncast.app.api.evaluate import evaluate
+    from kerncast.app.api.evaluate import compare, evaluate
     from kerncast.app.api.export import export
     from kerncast.app.api.inspect import inspect
-    from kerncast.app.api.on_ray import Cluster
-    from kerncast.app.api.open import open
     from kerncast.app.api.predict import predict
-    from kerncast.app.api.read import read
+    from kerncast.app.api.read import open, read
     from kerncast.app.api.regenerate import regenerate
-    from kerncast.app.api.sweep import sweep
     from kerncast.app.api.train import train
     from kerncast.data.dataset import Dataset
     from kerncast.evaluating.compare import Limits
@@ -35,25 +32,25 @@ ERRORS = ("BadFile", "CannotWrite", "InvalidValue", "KerncastError", "NotFound")
 
 # Loaded on first use: `import kerncast` stays under 100 ms and pulls in nothing heavy.
 _HOMES = {
-    "Cluster": "kerncast.app.api.on_ray",
+    "Cluster": "kerncast.app.api.arguments",
     "Dataset": "kerncast.data.dataset",
     "Extent": "kerncast.measuring.plan",
     "Limits": "kerncast.evaluating.compare",
     "Measuring": "kerncast.measuring.plan",
-    "Model": "kerncast.app.api.open",
-    "Selector": "kerncast.app.api.selector",
-    "Store": "kerncast.app.api.open",
+    "Model": "kerncast.app.api.read",
+    "Selector": "kerncast.app.api.export",
+    "Store": "kerncast.app.api.read",
     "collect": "kerncast.app.api.collect",
-    "compare": "kerncast.app.api.compare",
+    "compare": "kerncast.app.api.evaluate",
     "estimate": "kerncast.app.api.estimate",
     "evaluate": "kerncast.app.api.evaluate",
     "export": "kerncast.app.api.export",
     "inspect": "kerncast.app.api.inspect",
-    "open": "kerncast.app.api.open",
+    "open": "kerncast.app.api.read",
     "predict": "kerncast.app.api.predict",
     "read": "kerncast.app.api.read",
     "regenerate": "kerncast.app.api.regenerate",
-    "sweep": "kerncast.app.api.sweep",
+    "sweep": "kerncast.app.api.collect",
     "train": "kerncast.app.api.train",
 }
 

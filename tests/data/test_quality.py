@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kerncast.app.cli.views.disagreements import disagreement_lines
+from kerncast.app.cli.views import disagreement_lines
 from kerncast.data import Dataset, quality, schema
 from kerncast.data.label_shift import find_label_shift
 from kerncast.errors import InvalidValue

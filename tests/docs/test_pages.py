@@ -25,7 +25,7 @@ from tests.support.needs import require
 
 from kerncast.app import cli
 from kerncast.app.serve.app import create_app
-from kerncast.app.serve.settings import Settings
+from kerncast.app.serve.server import Settings
 from kerncast.app.serve.sources import Sources
 from kerncast.errors import KerncastError
 

@@ -8,7 +8,7 @@ import pytest
 
 import kerncast
 from kerncast.app import cli
-from kerncast.app.api.active import worth_by_model
+from kerncast.app.api.collect import worth_by_model
 from kerncast.data import Dataset
 from kerncast.data.journal import NAME
 from kerncast.library import devices

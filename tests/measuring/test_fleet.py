@@ -14,7 +14,7 @@ import pytest
 from tests.support.clusters import DidNotStart, small_cluster, wait_until
 
 import kerncast
-from kerncast.app.api.on_ray import connected
+from kerncast.app.api.arguments import connected
 from kerncast.core.progress import Progress
 from kerncast.data import Dataset
 from kerncast.data.manifest import record_of

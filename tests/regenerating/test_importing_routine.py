@@ -10,8 +10,8 @@ from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.models.store.store import Store
 from kerncast.regenerating import load, plan
+from kerncast.regenerating import loop as states
 from kerncast.regenerating import regenerate as run_once
-from kerncast.regenerating import state as states
 
 # A new model takes the place of the old one.
 regenerate = partial(run_once, replace=True)

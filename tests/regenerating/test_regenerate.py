@@ -16,10 +16,10 @@ from kerncast.library.registry import FAMILIES
 from kerncast.models.model import Model
 from kerncast.models.store.store import ENTRY, Store
 from kerncast.regenerating import load, plan, shipped
+from kerncast.regenerating import loop as states
 from kerncast.regenerating import regenerate as run_once
-from kerncast.regenerating import state as states
-from kerncast.regenerating.comparing import OutOfFold
 from kerncast.regenerating.routine import USUAL_STEPS as STEPS
+from kerncast.regenerating.updating import OutOfFold
 from kerncast.testing.backends import Analytic
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe as Recipe

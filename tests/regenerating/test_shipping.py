@@ -17,8 +17,7 @@ from kerncast.models.manifest import CARD
 from kerncast.models.model import Model
 from kerncast.models.roofline_misses import read_misses
 from kerncast.models.store import shipped
-from kerncast.regenerating.shipping import PLANS, build_shipped, plans_named
-from kerncast.regenerating.shipping.attribution import NOTICE_FILE
+from kerncast.regenerating.shipping import NOTICE_FILE, PLANS, build_shipped, plans_named
 from kerncast.testing.models import synthetic_table
 from kerncast.training.recipe import Recipe
 

@@ -17,8 +17,7 @@ from kerncast.models.limits.record import CARRIED
 from kerncast.models.model import Model
 from kerncast.models.store.store import Changed, Store
 from kerncast.native.tiers.build import plain_tiers
-from kerncast.regenerating.fresh_rows import OTHER_CONDITIONS, OTHER_DEVICE, OTHER_DTYPE, SEEN, fresh_rows
-from kerncast.regenerating.updating import Update
+from kerncast.regenerating.updating import OTHER_CONDITIONS, OTHER_DEVICE, OTHER_DTYPE, SEEN, Update, fresh_rows
 from kerncast.testing.models import TILES, synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 

@@ -20,7 +20,8 @@ from kerncast.library.registry import FAMILIES
 from kerncast.measuring.run import Request, collect
 from kerncast.measuring.sweeping import open_sweep, parse_selection
 from kerncast.models.store.store import Store
-from kerncast.regenerating import routine, state
+from kerncast.regenerating import loop as state
+from kerncast.regenerating import routine
 from kerncast.testing.backends import QUICK, Instant
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.recipe import Recipe

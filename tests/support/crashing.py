@@ -24,9 +24,9 @@ from typing import Any
 DEAD = 86
 LONGEST_SECONDS = 120.0
 PRELOADED = [
-    "tests.support.crashing", "kerncast.app.cli", "kerncast.app.cli.verbs.collect", "kerncast.app.cli.verbs.import_",
-    "kerncast.app.cli.verbs.merge", "kerncast.app.cli.verbs.train", "kerncast.app.cli.verbs.models",
-    "kerncast.app.cli.verbs.export", "kerncast.app.cli.verbs.regenerate", "kerncast.app.cli.verbs.sweep",
+    "tests.support.crashing", "kerncast.app.cli", "kerncast.app.cli.verbs.collect", "kerncast.app.cli.verbs.data",
+    "kerncast.app.cli.verbs.train", "kerncast.app.cli.verbs.models", "kerncast.app.cli.verbs.select",
+    "kerncast.app.cli.verbs.regenerate",
     "kerncast.app.api.collect", "kerncast.app.api.train", "kerncast.app.api.export", "kerncast.models.store.store",
     "kerncast.regenerating", "kerncast.answering.selector", "lightgbm",
 ]  # fmt: skip

@@ -40,7 +40,8 @@ from kerncast.models.store.store import Store
 from kerncast.native.build import compiled
 from kerncast.native.overrides import read_overrides
 from kerncast.native.tiers.build import TierOptions, keep_tiers, kept_tiers, plain_tiers, tiers_of, write_tiers
-from kerncast.regenerating import routine, state
+from kerncast.regenerating import loop as state
+from kerncast.regenerating import routine
 from kerncast.testing.backends import Instant
 
 

@@ -24,7 +24,7 @@ from kerncast.models.model import Model
 from kerncast.models.store.recheck import sample
 from kerncast.models.store.store import Store
 from kerncast.native.tiers.build import TierOptions, build_tiers
-from kerncast.regenerating.comparing import OutOfFold
+from kerncast.regenerating.updating import OutOfFold
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_table
 from kerncast.training import Recipe, train
 from kerncast.training.procedure import Procedure

@@ -8,7 +8,6 @@ from typing import Any
 
 from kerncast.core.device import NOT_MEASURED
 from kerncast.core.io import html
-from kerncast.core.io.bars import Bar, bars_svg
 from kerncast.core.io.terminal import TextTable, assignments, counted, duration, line
 from kerncast.estimating.decoder import Decoder
 from kerncast.estimating.deployment import Deployment, Workload
@@ -152,15 +151,6 @@ class Estimate:
         listed = html.table(COLUMNS, [row.cells for row in self.rows], right=RIGHT)
         return html.panel(self.title, html.note(self.headline), listed, *map(html.note, self.remarks))
 
-    def picture(self) -> str:
-        """The share of each call as bars, as SVG."""
-        rows = sorted(self.rows, key=lambda row: -row.time_ns)
-        shown = [
-            Bar(row.name, row.time_ns, f"{duration(row.time_ns)}, {row.share:.1%}", row.lower_ns, row.upper_ns, kind=row.basis)
-            for row in rows
-        ]
-        return bars_svg(self.title, self.headline, shown)
-
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         work, spread, memory = self.work, self.spread, self.memory
@@ -245,15 +235,6 @@ class Comparison:
     def _repr_html_(self) -> str:
         given = self.table
         return html.panel(self.title, html.table(given.columns, given.rows, right=given.right), *map(html.note, self.remarks))
-
-    def picture(self) -> str:
-        """The step of each device as bars, as SVG."""
-        shown = []
-        for item in self.estimates:
-            name = f"{item.device} (does not fit)" if item.memory.fits is False else item.device
-            kind = max(sorted(item.basis_share), key=item.basis_share.__getitem__)
-            shown.append(Bar(name, item.step_ns, duration(item.step_ns), item.lower_ns, item.upper_ns, kind=kind))
-        return bars_svg(self.title, "time of a step; shorter is better", shown)
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""

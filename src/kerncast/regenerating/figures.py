@@ -1,4 +1,8 @@
-"""Steps that say what a model is worth here: a report on unseen problems, an export that tests itself, a race against numpy."""
+"""Steps that say what a model is worth here: a report on unseen problems, an export that tests itself, a race against numpy.
+
+`python -P -m kerncast.regenerating.figures DATASET...` is the race itself: the number of BLAS threads is fixed when numpy is
+first imported, so it needs a process of its own. It prints JSON: the problem's canonical text and how many times faster than
+numpy its winner is. Problems in dtypes that numpy has no BLAS for are left out."""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import json
 import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,19 +22,22 @@ import polars as pl
 from kerncast.answering.exporters.project import write_project
 from kerncast.answering.selector import Selector
 from kerncast.core.io.terminal import assignments
-from kerncast.core.op import Family, Problem, key_text
+from kerncast.core.op import Config, Family, Problem, key_text
 from kerncast.data.dataset import Dataset
 from kerncast.errors import KerncastError, NotFound
 from kerncast.evaluating import Evaluation, evaluate
 from kerncast.evaluating.report.page import write_report
 from kerncast.evaluating.tiers import drawn_problems
+from kerncast.learning.tables.table import load_table
 from kerncast.library.ops.gemm import gemm
+from kerncast.measuring.backends import get_backend
 from kerncast.measuring.backends.cpu.build import find_compiler
 from kerncast.models.model import Model
 from kerncast.models.tier import CHOOSING
 
 if TYPE_CHECKING:
-    from kerncast.regenerating.loop import Facts, FamilyRun
+    from kerncast.regenerating.loop import FamilyRun
+    from kerncast.regenerating.routine import Facts
 
 
 def report(run: FamilyRun) -> Facts | None:
@@ -115,7 +124,7 @@ def race(run: FamilyRun) -> Facts | None:
     """How many times faster than numpy the winner of each problem is, timed in a process whose BLAS has one thread."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     answer = subprocess.run(
-        [sys.executable, "-P", "-m", "kerncast.regenerating.blas_race", *map(str, run.datasets)],
+        [sys.executable, "-P", "-m", "kerncast.regenerating.figures", *map(str, run.datasets)],
         env=environment,
         capture_output=True,
         text=True,
@@ -124,3 +133,45 @@ def race(run: FamilyRun) -> Facts | None:
     if answer.returncode:
         raise KerncastError(f"the race against numpy failed: {answer.stderr.strip().splitlines()[-1:]}")
     return {entry["problem"]: entry["ratio"] for entry in json.loads(answer.stdout)}
+
+
+DTYPES = {"fp32": np.float32, "fp64": np.float64}
+ROUNDS = 9
+REGION_NS = 300_000
+
+
+def _loops(time_ns: float) -> int:
+    return max(1, round(REGION_NS / max(time_ns, 1.0)))
+
+
+def raced(paths: list[str]) -> list[dict[str, object]]:
+    """One entry per problem; the ratio is the median over rounds in which both ran side by side."""
+    table = load_table([Dataset.open(path) for path in paths])
+    family, trials = table.family, table.trials
+    best = trials.choose(trials.time_ns)
+    winners = table.rows.frame[best].with_columns(time_ns=pl.Series(trials.time_ns[best])).filter(pl.Series(trials.solvable))
+    backend = get_backend("cpu")("0")
+    rng = np.random.default_rng(0)
+    found: list[dict[str, object]] = []
+    for row in winners.filter(pl.col("problem.dtype").is_in(list(DTYPES))).iter_rows(named=True):
+        problem = Problem.trusted(family, {name: row[f"problem.{name}"] for name in family.problem.parameters})
+        config = Config.trusted(family, {name: row[f"config.{name}"] for name in family.config.parameters})
+        kernel = backend.prepare(problem, config)
+        dtype = DTYPES[problem.dtype]
+        a = rng.standard_normal((problem.M, problem.K)).astype(dtype, order="F" if problem.layout[0] == "c" else "C")
+        b = rng.standard_normal((problem.K, problem.N)).astype(dtype, order="F" if problem.layout[1] == "c" else "C")
+        out = np.empty((problem.M, problem.N), dtype)
+        loops = _loops(row["time_ns"])
+        ratios = []
+        for _ in range(ROUNDS + 1):
+            start = time.perf_counter_ns()
+            for _ in range(loops):
+                np.matmul(a, b, out=out)
+            ratios.append((time.perf_counter_ns() - start) / kernel.run(loops))
+        kernel.close()
+        found.append({"problem": key_text(family.id, "", problem.items(), []), "ratio": statistics.median(ratios[1:])})
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(raced(sys.argv[1:])))

@@ -6,8 +6,12 @@ The folder of a family holds what its steps write: `vectors`, `dataset`, `model`
 
 from __future__ import annotations
 
+import datetime
+import os
+import platform
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -17,15 +21,15 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from kerncast.core.io.artefact import json_text
-from kerncast.core.io.atomic import write_bytes
+from kerncast.core.io.artefact import ArtefactKind, Findings, Versioned, json_text
+from kerncast.core.io.atomic import is_draft, write_bytes
 from kerncast.core.io.lock import one_writer
 from kerncast.core.op import Family
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset
 from kerncast.data.formats import Options
 from kerncast.data.importing import import_files
-from kerncast.errors import BadFile
+from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.compare import SAME
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.run import Request, Stop, collect, never
@@ -33,41 +37,156 @@ from kerncast.measuring.sweeping import Vectors, write_vectors
 from kerncast.models.model import Model
 from kerncast.models.store.store import Changed, Store
 from kerncast.regenerating import figures, planning
-from kerncast.regenerating import state as states
-from kerncast.regenerating.comparing import NOT_COMPARABLE, compare_fairly
-from kerncast.regenerating.routine import ImportSection, Routine
+from kerncast.regenerating.routine import STEPS as STEP_NAMES
+from kerncast.regenerating.routine import Facts, ImportSection, Routine, Step, walk
+from kerncast.regenerating.updating import NOT_COMPARABLE, compare_fairly
 from kerncast.training.train import train
+from kerncast.version import __version__
+
+FILE = "state.json"
+LOCK = "regenerate.lock"
+FORMAT = "kerncast-regeneration"
+VERSION = 1
+
+
+class FinishedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A finished step and what it found."""
+
+    at: str
+    facts: dict[str, Any] = {}
+
+
+class RoutineState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of `state.json`."""
+
+    routine: str
+    measures: str
+    """Of the routine: other measurements need another directory."""
+    learns: str
+    """Of the routine: other models are trained on the same measurements."""
+    begun: str
+    host: str
+    kerncast: str
+    families: tuple[str, ...]
+    steps: tuple[str, ...]
+    """Of the routine, which may have others the next time."""
+    done: dict[str, dict[str, FinishedStep]] = {}
+    """Family → step → its result."""
+    format: str = FORMAT
+    version: int = VERSION
+
+    def of(self, family: str) -> dict[str, FinishedStep]:
+        """The finished steps of a family."""
+        return self.done.get(family, {})
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step of every family is done."""
+        return all(step in self.of(family) for family in self.families for step in self.steps)
+
+    def with_done(self, family: str, step: str, facts: dict[str, Any]) -> RoutineState:
+        """The state with one more step done."""
+        steps = {**self.of(family), step: FinishedStep(now(), facts)}
+        return msgspec.structs.replace(self, done={**self.done, family: steps})
+
+    def without(self, family: str, step: str) -> RoutineState:
+        """Back to before a step: it and those after it are to be done again."""
+        kept = STEP_NAMES[: STEP_NAMES.index(step)]
+        steps = {name: done for name, done in self.of(family).items() if name in kept}
+        return msgspec.structs.replace(self, done={**self.done, family: steps})
+
+
+_FILE = Versioned(
+    FORMAT, VERSION, RoutineState, "the state of a regeneration that this kerncast can continue",
+    "remove the directory, or choose another `out`",
+)  # fmt: skip
+
+
+def now() -> str:
+    """UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def own_version() -> str:
+    """kerncast's version, with the commit where it runs from a checkout."""
+    checkout = Path(__file__).parents[3]
+    if not (checkout / ".git").exists():
+        return __version__
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return __version__
+    return f"{__version__} {answer.stdout.strip()}"
+
+
+def new(routine: Routine) -> RoutineState:
+    """A state with nothing done yet."""
+    host = platform.node() or "unknown"
+    return RoutineState(
+        routine.name, routine.measures, routine.learns, now(), host, own_version(), tuple(routine.families), routine.steps
+    )
+
+
+def going_on(folder: Path, routine: Routine, again: bool = False) -> RoutineState | None:
+    """The run to continue, or None to begin one; a run with other measurements is refused.
+
+    With `again`, a finished run is not continued.
+    """
+    state = read(folder)
+    if state is None or (again and state.finished):
+        return None
+    if state.measures != routine.measures:
+        raise InvalidValue(
+            f"{folder} was begun with another routine ({state.routine}, {state.begun}): continue it, or choose another `out`"
+        )
+    return state
+
+
+def read(folder: Path) -> RoutineState | None:
+    """The state of a work directory; None where there is none."""
+    file = folder / FILE
+    if not file.is_file():
+        # A run that was killed before its first state leaves its lock, or a draft of that state.
+        if folder.is_dir() and any(item.name != LOCK and not is_draft(item.name, FILE) for item in folder.iterdir()):
+            raise InvalidValue(f"{folder} is not a work directory of `kerncast regenerate`: choose another `out`")
+        return None
+    return _FILE.read(file)
+
+
+def write(folder: Path, state: RoutineState) -> None:
+    """Write the state, whole or not at all."""
+    write_bytes(folder / FILE, _FILE.text(state))
+
+
+def set_aside(folder: Path) -> None:
+    """Rename the directory of a finished run, if there is one; the new name says when the run began."""
+    state = read(folder)
+    if state is None or not state.finished:
+        return
+    stamp = state.begun.replace(":", "").replace("-", "")
+    os.rename(folder, folder.with_name(f"{folder.name}.{stamp}"))
+
+
+def check_regeneration(findings: Findings) -> None:
+    """The state of a work directory; the artefacts in it are checked by themselves."""
+    with findings.looking(findings.path / FILE, "state"):
+        done = read(findings.path)
+        if done is not None and not done.finished:
+            findings.notes.append("it is unfinished: the same `kerncast regenerate` continues it")
+
+
+WORK = ArtefactKind("regeneration", lambda contents: contents.holds(FILE), check_regeneration, (FILE,), holds_others=True)
+
 
 # Verdicts besides those of `compare`: there was no old model, or it could not be read.
 NEW, UNREADABLE = "NEW", "OLD UNREADABLE"
 # That of a routine that compares nothing.
 TRAINED = "TRAINED"
 
-Facts = dict[str, Any]
-"""What a step found out, as `state.json` keeps it."""
-Step = Callable[[], Facts | None]
-"""Does its part and returns facts; None: it was stopped, or nothing is left to do."""
 Listening = Callable[[], AbstractContextManager[Stop]]
 """Makes a context manager that is entered while measuring and yields a `Stop`; the command line catches signals there."""
-
-
-def walk(
-    steps: Mapping[str, Step],
-    title: str,
-    progress: Progress,
-    keep: Callable[[str, Facts], None] = lambda step, facts: None,
-    done: Collection[str] = (),
-) -> str | None:
-    """Run the steps that are not done, in order, and `keep` their facts. Returns the step that ended it early, if one did."""
-    for number, (name, step) in enumerate(steps.items(), 1):
-        progress.stage(f"{title}: {name}{' (done before)' if name in done else ''}", number, len(steps))
-        if name in done:
-            continue
-        facts = step()
-        if facts is None:
-            return name
-        keep(name, facts)
-    return None
 
 
 @dataclass(frozen=True)
@@ -98,11 +217,11 @@ class FamilyRun:
     def model(self) -> Path:
         return self.folder / "model"
 
-    def state(self) -> states.RoutineState:
+    def state(self) -> RoutineState:
         """What `state.json` says now."""
-        state = states.read(self.root)
+        state = read(self.root)
         if state is None:
-            raise BadFile(f"{self.root / states.FILE} disappeared while it was in use: run the same command again")
+            raise BadFile(f"{self.root / FILE} disappeared while it was in use: run the same command again")
         return state
 
     def facts(self, step: str) -> Facts:
@@ -111,7 +230,7 @@ class FamilyRun:
 
     def keep(self, step: str, facts: Facts) -> None:
         """Record a finished step."""
-        states.write(self.root, self.state().with_done(self.family.id, step, facts))
+        write(self.root, self.state().with_done(self.family.id, step, facts))
 
 
 def _sweeps(run: FamilyRun) -> list[planning.AnySweep]:
@@ -275,19 +394,19 @@ def regenerate(
     listening: Listening = lambda: nullcontext(never),
 ) -> list[FamilyOutcome]:
     """Run every step that is not done yet, for every family; results of finished ones are read from the state."""
-    before = states.going_on(folder, routine, again)
+    before = going_on(folder, routine, again)
     swept = [] if before is None else [name for name in routine.families if {"sweep", "collect"} & {*before.of(name)}]
     planning.check(routine, swept)
     if before is None:
-        states.set_aside(folder)
+        set_aside(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with one_writer(folder, states.LOCK, "choose another `out`"):
+    with one_writer(folder, LOCK, "choose another `out`"):
         # Another run may have got further before it released the lock.
-        state = states.going_on(folder, routine) or states.new(routine)
+        state = going_on(folder, routine) or new(routine)
         if state.learns != routine.learns:  # the measurements are kept
             for family in state.families:
                 state = state.without(family, "train")
-        states.write(folder, msgspec.structs.replace(state, steps=routine.steps, learns=routine.learns))
+        write(folder, msgspec.structs.replace(state, steps=routine.steps, learns=routine.learns))
         outcomes: list[FamilyOutcome] = []
         for family in routine.families:
             one = FamilyRun(routine, store, folder, FAMILIES.get(family), replace, progress, listening)
@@ -303,7 +422,7 @@ def _outcome(run: FamilyRun) -> FamilyOutcome:
     waits = run.replaces and "replace" in done and done["replace"].facts["waits"]
     if "compare" in done and (waits or len(done) < len(run.routine.steps) or done["compare"].facts["asked"] != _settings(run)):
         # Another model may be in the store by now, or other limits hold; or the new model waited for `replace`.
-        states.write(run.root, run.state().without(run.family.id, "compare"))
+        write(run.root, run.state().without(run.family.id, "compare"))
     run.folder.mkdir(parents=True, exist_ok=True)
     own: dict[str, Step] = {name: partial(STEPS[name], run) for name in run.routine.steps}
     stopped = walk(own, run.family.id, run.progress, run.keep, run.state().of(run.family.id))

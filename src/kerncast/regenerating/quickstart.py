@@ -15,7 +15,7 @@ from typing import Any
 from kerncast.core.progress import QUIET, Progress, never
 from kerncast.errors import KerncastError
 from kerncast.models.store.store import Store
-from kerncast.regenerating import state as states
+from kerncast.regenerating import loop as states
 from kerncast.regenerating.loop import Listening, regenerate
 from kerncast.regenerating.planning import plan
 from kerncast.regenerating.routine import load

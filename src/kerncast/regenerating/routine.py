@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -16,6 +16,7 @@ import msgspec
 
 from kerncast.core.io.artefact import kind_of_toml
 from kerncast.core.io.foreign import decode_toml, guarded
+from kerncast.core.progress import Progress
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.learning.learners.contract import TARGETS
 from kerncast.measuring.backends.command.benchmark import toml_text
@@ -43,6 +44,12 @@ NEEDS = {
 }  # fmt: skip
 # The keys that decide the measurements. `train` only decides the model; `steps`, `compare`, `store` and `doc` decide neither.
 _MEASURES = ("name", "families", "flat", "sweep", "collect", "import")
+
+
+Facts = dict[str, Any]
+"""What a step found out, as `state.json` keeps it."""
+Step = Callable[[], Facts | None]
+"""Does its part and returns facts; None: it was stopped, or nothing is left to do."""
 
 
 class SweepSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -246,6 +253,25 @@ def _check_steps(routine: Routine, where: str) -> None:
         raise BadFile(f"routine {where}: the step repeat measures, and an [import] does not: leave it out")
     if "race" in steps and routine.families != [RACED]:
         raise BadFile(f"routine {where}: the step race is for {RACED} alone: leave it out")
+
+
+def walk(
+    steps: Mapping[str, Step],
+    title: str,
+    progress: Progress,
+    keep: Callable[[str, Facts], None] = lambda step, facts: None,
+    done: Collection[str] = (),
+) -> str | None:
+    """Run the steps that are not done, in order, and `keep` their facts. Returns the step that ended it early, if one did."""
+    for number, (name, step) in enumerate(steps.items(), 1):
+        progress.stage(f"{title}: {name}{' (done before)' if name in done else ''}", number, len(steps))
+        if name in done:
+            continue
+        facts = step()
+        if facts is None:
+            return name
+        keep(name, facts)
+    return None
 
 
 ROUTINE = kind_of_toml("routine", frozenset({"name", "families"}), lambda path: load(str(path.absolute())))

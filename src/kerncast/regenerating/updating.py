@@ -11,25 +11,223 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from kerncast.core.io.atomic import refuse_unwritable, replace_directory, scratch_folder
 from kerncast.core.io.terminal import printable
 from kerncast.core.progress import QUIET, Progress
-from kerncast.data import Dataset
+from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
 from kerncast.evaluating import Limits, Verdict, compare
 from kerncast.evaluating.compare import AMBIGUOUS, BETTER, SAME, WORSE
+from kerncast.learning.scoring.metrics import Predicted
+from kerncast.learning.tables.feature_rows import Rows
+from kerncast.learning.tables.measurements import CONDITIONS
+from kerncast.learning.tables.table import NOT_TRIED
 from kerncast.models import software as softwares
+from kerncast.models.limits.record import CARRIED
 from kerncast.models.manifest import MANIFEST, manifest_alone
 from kerncast.models.model import Model
 from kerncast.models.store.entry import PREVIOUS
 from kerncast.models.store.store import ENTRY, Changed, Entry, Store
-from kerncast.regenerating.comparing import NOT_COMPARABLE, compare_fairly
-from kerncast.regenerating.fresh_rows import HOW, Fresh, fresh_rows, kept_rows
-from kerncast.regenerating.loop import Facts, walk
+from kerncast.regenerating.routine import Facts, walk
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train
+
+NOT_COMPARABLE = "NOT COMPARABLE"
+"""The verdict where no problem can be used."""
+
+
+class OutOfFold(Model):
+    """A model that predicts out of fold for its training data, and as usual for everything else.
+
+    Without `carried`, predictions that its base made do not count: it was not judged by these vectors itself.
+    """
+
+    def __init__(self, model: Model, carried: bool = True) -> None:
+        super().__init__(model.path, model.manifest, model.family, model.learner)
+        self._groups = model.seen
+        types = schema.schema_of(model.family)
+        columns = {name: types[name] for name in schema.parameter_columns(model.family)}
+        own = model.out_of_fold
+        if own is None:
+            own = pl.DataFrame(schema={**columns, "time_ns": pl.Float64, "score": pl.Float64, "fold": pl.Int64})
+        # A model that was trained without folds has no out-of-fold predictions.
+        own = own.filter(pl.col("score").is_not_null() & (carried | (pl.col("fold") != CARRIED)))
+        self._known = own.select(*columns, pl.col("time_ns").alias("__time_ns"), pl.col("score").alias("__score"))
+
+    @property
+    def seen(self) -> pl.DataFrame:
+        """Nothing: out-of-fold predictions count as unseen."""
+        return self._groups.clear()
+
+    def fair(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows of problems that it was not trained on, and those that it can answer out of fold."""
+        columns = list(schema.parameter_columns(self.family))
+        new = rows.join(self._groups, on=self._groups.columns, how="anti", nulls_equal=True, maintain_order="left")
+        known = rows.join(self._known, on=columns, how="semi", nulls_equal=True, maintain_order="left")
+        return pl.concat([new, known]).unique(maintain_order=True)
+
+    def predict_rows(self, rows: Rows) -> Predicted:
+        """Time and score of described vectors."""
+        columns = list(schema.parameter_columns(self.family))
+        found = rows.frame.select(columns).join(self._known, on=columns, how="left", nulls_equal=True, maintain_order="left")
+        time_ns, score = (found[name].cast(pl.Float64).to_numpy().copy() for name in ("__time_ns", "__score"))
+        missing = found["__score"].is_null().to_numpy()
+        if missing.any():
+            own = super().predict_rows(rows.take(missing))
+            assert own.time_ns is not None
+            time_ns[missing], score[missing] = own.time_ns, own.score
+        return Predicted(score, time_ns)
+
+
+def compare_fairly(
+    old: Model, new: Model, dataset: Path, judged: Path, limits: Limits, where: Sequence[str] = (), carried: bool = True
+) -> Verdict | None:
+    """Compare two models; None if no row can score both. The rows that are used are written to `judged`."""
+    views = [OutOfFold(old), OutOfFold(new, carried)]
+    opened = Dataset.open(dataset)
+    rows = opened.read(new.family, where).filter(~pl.col("status").is_in(NOT_TRIED))
+    for view in views:
+        rows = view.fair(rows)
+    if old.manifest.dtypes:
+        rows = rows.filter(pl.col("problem.dtype").is_in(old.manifest.dtypes))
+    problem = [name for name in rows.columns if name.startswith("problem.")]
+    if new.family.config.parameters:
+        rows = rows.filter(pl.col("key").n_unique().over(problem) > 1)
+    if not (rows["status"] == "ok").any():
+        return None
+
+    def fill(draft: Dataset) -> None:
+        draft.append(new.family, rows, opened.contents.sources, opened.contents.devices)
+
+    Dataset.build(judged, fill)
+    return compare(views[0], views[1], [judged], limits=limits)
+
+
+# The backend of rows that torch.compile timed.
+LISTENED = "torch.compile"
+# Fewer rows of a condition than this do not tell by which factor its times differ.
+FEWEST_TO_SCALE = 10
+TIMES = ("time_ns", "time_ns_min", "time_ns_mean", "time_ns_std", "time_ns_mad")
+HOW = (*CONDITIONS, "software")
+# Reasons for leaving rows out, in words.
+SEEN = "the model has learned from them already"
+OTHER_DEVICE = "of another device"
+OTHER_DTYPE = "of a dtype that the model does not know"
+OTHER_CONDITIONS = "measured by another backend, software or cache state (`pool` uses them, scaled)"
+FEW_TO_SCALE = f"timed by another timer, and fewer than {FEWEST_TO_SCALE} rows do not tell by which factor: record more"
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Rows that a model has not learned from yet, and how many others were left out, by reason."""
+
+    rows: pl.DataFrame
+    left_out: dict[str, int]
+    factors: dict[str, float]
+    """By condition: what its times were divided by."""
+
+    @property
+    def problems(self) -> int:
+        return self.rows.select(pl.col("^(device|problem\\..*)$")).n_unique() if self.rows.height else 0
+
+    def groups(self, model: Model) -> int:
+        """How many groups of problems have a row that worked."""
+        columns = [f"problem.{name}" for name in model.family.op.split_group]
+        return self.rows.filter(pl.col("status") == "ok").select(columns).n_unique()
+
+
+def fresh_rows(model: Model, datasets: Sequence[Dataset], pool: bool = False) -> Fresh:
+    """The rows of the model's family, device, dtypes and conditions that it has not learned from yet."""
+    family, manifest = model.family, model.manifest
+    holders = [item for item in datasets if family.id in {held.id for held in item.families}]
+    if not holders:
+        held = sorted({one.id for item in datasets for one in item.families})
+        raise InvalidValue(f"{model.path} is a model of {family.id}; the data holds {', '.join(held) or 'no rows'}")
+    rows = pl.concat([item.read(family) for item in holders], how="diagonal_relaxed")
+    rows = rows.filter(~pl.col("status").is_in(NOT_TRIED)).unique(maintain_order=True)
+    left_out: dict[str, int] = {}
+
+    def keep(condition: pl.Expr, reason: str) -> None:
+        nonlocal rows
+        kept = rows.filter(condition)
+        if kept.height < rows.height:
+            left_out[reason] = left_out.get(reason, 0) + rows.height - kept.height
+        rows = kept
+
+    keep(pl.col("device").is_in([item.name for item in manifest.devices]), OTHER_DEVICE)
+    if manifest.dtypes:
+        keep(pl.col("problem.dtype").is_in(manifest.dtypes), OTHER_DTYPE)
+    rows, again = _unseen(model, rows)
+    if again:
+        left_out[SEEN] = again
+    factors: dict[str, float] = {}
+    own = _own_conditions(model)
+    if not pool:
+        keep(own | _own_conditions(model, listened=True), OTHER_CONDITIONS)
+    rows, factors, unscaled = _scaled(model, rows, own)
+    if unscaled:
+        left_out[FEW_TO_SCALE] = unscaled
+    return Fresh(rows, left_out, factors)
+
+
+def _unseen(model: Model, rows: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """The rows whose vectors the model has not learned from, and the number of the others.
+
+    A model that does not keep its training vectors knows only the problems.
+    """
+    known, columns = model.out_of_fold, ["device", *schema.parameter_columns(model.family)]
+    earlier = known is not None and bool(model.manifest.warm_start) and CARRIED not in known["fold"].to_list()
+    if known is None or "device" not in known.columns or earlier:
+        known, columns = model.seen, model.seen.columns
+    new = rows.join(known.select(columns).unique(), on=columns, how="anti", nulls_equal=True, maintain_order="left")
+    return new, rows.height - new.height
+
+
+def _own_conditions(model: Model, *, listened: bool = False) -> pl.Expr:
+    """Whether a row was measured as the model's own data were; what either does not say is taken for the same.
+
+    `listened`: whether torch.compile timed it, of which only the software can be the same.
+    """
+    known = {**model.manifest.conditions, "software": model.manifest.software}
+    alike = {
+        name: pl.col(name).is_null() | pl.lit(not known.get(name)) | pl.col(name).is_in(list(known.get(name, ())))
+        for name in HOW
+    }
+    return alike["software"] & pl.col("backend").eq_missing(LISTENED) if listened else pl.all_horizontal(alike.values())
+
+
+def _scaled(model: Model, rows: pl.DataFrame, own: pl.Expr) -> tuple[pl.DataFrame, dict[str, float], int]:
+    """Rows of other conditions with their times brought to the model's; the factors; how many could not be."""
+    others, kept, factors, unscaled = rows.filter(~own), [rows.filter(own)], {}, 0
+    for part in others.partition_by([*HOW, "device"], maintain_order=True):
+        worked = part.filter(pl.col("status") == "ok")
+        if worked.height < FEWEST_TO_SCALE:
+            unscaled += part.height
+            continue
+        machine = next(item.device for item in model.manifest.devices if item.name == part["device"][0])
+        predicted = model.predict_rows(model.describe(worked.select(*schema.parameter_columns(model.family)), machine)).time_ns
+        assert predicted is not None
+        factor = float(np.exp(np.median(np.log(worked["time_ns"].to_numpy() / predicted))))
+        said = [str(part[name][0]) for name in CONDITIONS if part[name][0] is not None]
+        factors[" ".join(said) or "unnamed software"] = factor
+        kept.append(part.with_columns(pl.col(name) / factor for name in TIMES if name in part.columns))
+    return pl.concat(kept), factors, unscaled
+
+
+def kept_rows(base: Model) -> pl.DataFrame | None:
+    """What a model keeps of its training data, repeats folded, as rows of a dataset; None: it keeps nothing that worked."""
+    kept = base.out_of_fold
+    if kept is None or "device" not in kept.columns or not kept["measured_ns"].is_not_null().any():
+        return None
+    status = pl.when(pl.col("measured_ns").is_not_null()).then(pl.lit("ok")).otherwise(pl.lit("launch_error"))
+    return kept.select(
+        "device", *schema.parameter_columns(base.family), status.alias("status"), pl.col("measured_ns").alias("time_ns"),
+        (pl.col("noise") * pl.col("measured_ns")).alias("time_ns_std"), pl.lit(1).alias("samples"),
+    )  # fmt: skip
+
 
 NOTHING_NEW, TOO_FEW, PLANNED = "NOTHING NEW", "TOO FEW", "PLANNED"
 # Verdicts with which the new model takes the place of the old one.

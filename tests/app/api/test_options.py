@@ -10,8 +10,7 @@ import pytest
 
 import kerncast
 from kerncast.app.cli import VERBS, program
-from kerncast.app.cli.options import in_options
-from kerncast.app.cli.verb import Verb, verb
+from kerncast.app.cli.verb import Verb, in_options, verb
 from kerncast.core.io.arguments import Help
 from kerncast.errors import InvalidValue
 

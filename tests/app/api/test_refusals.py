@@ -8,7 +8,7 @@ import pytest
 from tests.support.needs import require
 
 import kerncast as kc
-from kerncast.app.api.on_ray import connected
+from kerncast.app.api.arguments import connected
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 
 SMALL = {"kind": "roofline", "folds": 2, "threads": 1}

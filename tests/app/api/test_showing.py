@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from kerncast.app.api import showing
-from kerncast.app.api.pace import Pace, left_in_words
-from kerncast.app.api.showing import Account, LineShow, NotebookShow, SparseShow, TerminalShow, shown
+from kerncast.app.api.showing import Account, LineShow, NotebookShow, Pace, SparseShow, TerminalShow, left_in_words, shown
 from kerncast.core.progress import QUIET, Progress
 
 

@@ -51,7 +51,7 @@ def test_a_long_call_in_c_does_not_delay_the_end(number, code, tmp_path):
 def test_the_command_line_handles_signals():
     """Every verb runs with them: without the handler, SIGTERM would leave drafts behind."""
     work = (
-        "import signal; from kerncast import cli; from kerncast.app.cli.verbs import doctor\n"
+        "import signal; from kerncast.app import cli; from kerncast.app.cli.verbs import list_\n"
         "cli.program.main = lambda **options: print(signal.getsignal(signal.SIGTERM).__qualname__)\n"
         "cli.main(['doctor'])"
     )

@@ -11,14 +11,11 @@ import pytest
 
 import kerncast
 from kerncast.app.serve import background
-from kerncast.app.serve.access import Access, ClientRates
-from kerncast.app.serve.answers import QueryAnswers
-from kerncast.app.serve.app import create_app
-from kerncast.app.serve.choosing import choose
-from kerncast.app.serve.replies import RequestRefused
-from kerncast.app.serve.schema import SelectRequest
-from kerncast.app.serve.settings import Settings, read_token
-from kerncast.app.serve.sources import Sources
+from kerncast.app.serve.app import QueryAnswers, create_app
+from kerncast.app.serve.middleware import Access, ClientRates
+from kerncast.app.serve.schema import RequestRefused, SelectRequest
+from kerncast.app.serve.server import Settings, read_token
+from kerncast.app.serve.sources import Sources, choose
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.models import trust
 from kerncast.models.model import Model
@@ -98,8 +95,8 @@ def test_a_question_gets_the_answer_of_the_command_line_before_and_after_its_mod
 
 def test_a_list_is_answered_in_pieces_and_says_where_in_the_whole_text_something_is_wrong(store, monkeypatch):
     """Whatever the pieces are: positions are those of the command line, and a text that is not JSON is refused as a whole."""
-    monkeypatch.setattr("kerncast.app.serve.answers.piece_after", lambda size, seconds: 3)
-    monkeypatch.setattr("kerncast.app.serve.answers.FIRST_PIECE", 2)
+    monkeypatch.setattr("kerncast.app.serve.app.piece_after", lambda size, seconds: 3)
+    monkeypatch.setattr("kerncast.app.serve.app.FIRST_PIECE", 2)
     app = create_app(Sources.open(store, compile=False))
     good, bad = json.dumps(EXP), json.dumps({**EXP, "dim2": -1})
     for separator in (",", " ,\n  "):
@@ -121,8 +118,8 @@ def answered(text, store):
 def test_long_lists_take_turns_with_other_questions_and_end_when_their_client_has_left(store, monkeypatch):
     """While lists keep all threads busy, a question is answered between two pieces; nothing more is done for who left."""
     service, pieces, gone = service_of(create_app(Sources.open(store, compile=False))), [], set()
-    monkeypatch.setattr("kerncast.app.serve.answers.piece_after", lambda size, seconds: 1)
-    monkeypatch.setattr("kerncast.app.serve.answers.FIRST_PIECE", 1)
+    monkeypatch.setattr("kerncast.app.serve.app.piece_after", lambda size, seconds: 1)
+    monkeypatch.setattr("kerncast.app.serve.app.FIRST_PIECE", 1)
 
     def reply(self, data, *of, own=QueryAnswers._reply):
         pieces.append(data)
@@ -341,7 +338,7 @@ def test_a_server_that_others_can_reach_needs_a_token_that_is_kept_secret(tmp_pa
 def test_a_client_that_asks_too_often_is_told_when_to_come_back(store, monkeypatch):
     """By address; a second later it is answered again."""
     now = [0.0]
-    monkeypatch.setattr("kerncast.app.serve.access.ClientRates", lambda per_second: ClientRates(per_second, lambda: now[0]))
+    monkeypatch.setattr("kerncast.app.serve.middleware.ClientRates", lambda per_second: ClientRates(per_second, lambda: now[0]))
     app = create_app(Sources.open(store), Settings(rate=2))
     replies = asked(app, *[("GET", "/v1/models", {})] * 3)
     assert [reply.status_code for reply in replies] == [200, 200, 429]
@@ -656,9 +653,9 @@ def test_a_body_that_is_nested_too_deeply_is_no_fault_of_the_server(app, body):
 
 def test_a_list_of_choices_goes_on_with_what_was_built_meanwhile_and_does_not_mind_a_model_that_is_removed(store, monkeypatch):
     """Between two pieces the selector is built and the model goes away: the rest is answered by what was built."""
-    monkeypatch.setattr("kerncast.app.serve.choosing.piece_after", lambda size, seconds: 1)
-    monkeypatch.setattr("kerncast.app.serve.choosing.FIRST_PIECE", 1)
-    monkeypatch.setattr("kerncast.app.serve.choosing.PIECE_SECONDS", float("inf"))  # all problems are checked in one step
+    monkeypatch.setattr("kerncast.app.serve.sources.piece_after", lambda size, seconds: 1)
+    monkeypatch.setattr("kerncast.app.serve.sources.FIRST_PIECE", 1)
+    monkeypatch.setattr("kerncast.app.serve.sources.PIECE_SECONDS", float("inf"))  # all problems are checked in one step
     sources = Sources.open(store)
     (served,) = sources.models()
     problem = {"func": "exp", "dim2": 320, "dim3": 640, "dtype": "bf16", "buffer": "dram"}

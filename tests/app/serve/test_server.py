@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from kerncast.app.serve import running
-from kerncast.app.serve.answers import QueryAnswers
-from kerncast.app.serve.app import create_app
-from kerncast.app.serve.settings import Settings
+from kerncast.app.serve.app import QueryAnswers, create_app
+from kerncast.app.serve.server import Settings
 from kerncast.app.serve.sources import Sources
 from kerncast.testing.repeats import repeats, soaking
 

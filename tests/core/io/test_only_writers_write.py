@@ -59,15 +59,15 @@ def test_the_walk_finds_a_value_that_is_not_one_word(source, count):
 def test_every_value_in_a_shown_command_is_one_word():
     """A path with a space or worse can be copied from a message into a shell."""
     # Constants of click, which are names of verbs.
-    known = {("app/cli/verbs/models.py", "context.invoked_subcommand"), ("app/cli/options.py", "option")}
+    known = {("app/cli/verbs/models.py", "context.invoked_subcommand"), ("app/cli/verb.py", "option")}
     found = {(name, said) for name, source in FILES.items() for _, said in unquoted_words(source)}
     assert found - known == set()
 
 
 def test_one_file_prints():
-    """Everything for people goes through `api/printing.py`, line by line."""
+    """Everything for people goes through `api/showing.py`, line by line."""
     prints = re.compile(r"\bclick\.s?echo(_via_pager)?\(|(?<![\w.])print\(|sys\.std(out|err)\.write\(")
-    own = {"app/api/printing.py", "measuring/backends/command/guard.py", "measuring/worker.py", "regenerating/blas_race.py"}
+    own = {"app/api/showing.py", "measuring/backends/command/guard.py", "measuring/worker.py", "regenerating/figures.py"}
     found = {name for name, source in FILES.items() if prints.search(source) and not name.startswith("testing/")}
     assert found <= own
 
@@ -89,12 +89,10 @@ def test_every_file_that_writes_a_text_is_known():
     )
     known = {
         "training/train.py",  # MODEL_CARD.md: tests/answering/exporters/test_hostile_text.py
-        "regenerating/shipping/building.py",  # MODEL_CARD.md, continued, and NOTICE: tests/regenerating/test_shipping.py
+        "regenerating/shipping.py",  # MODEL_CARD.md, continued, and NOTICE: tests/regenerating/test_shipping.py
         "native/tiers/portfolio.py",  # labels, one per line: tests/answering/test_labels.py
         "answering/exporters/project.py",  # C, C++, CMake: tests/answering/exporters/test_hostile_text.py
-        "app/cli/verbs/predict.py",  # SVG: tests/app/api/test_predict.py
         "app/api/validate.py",  # SVG: tests/torch/test_validating.py
-        "app/api/estimate.py",  # SVG: tests/estimating/test_totals.py
         "answering/exporters/autoheuristic.py",  # Python: tests/answering/exporters/test_inductor_files.py
         "native/build.py",  # the same C
         "measuring/backends/cpu/build.py",  # JSON

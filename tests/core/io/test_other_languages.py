@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from tests.support.hostile import LONG, TEXTS
 
-from kerncast.app.api.printing import echo
-from kerncast.app.api.showing import LineShow, TerminalShow
-from kerncast.app.cli.views.output import draw
+from kerncast.app.api.showing import LineShow, TerminalShow, echo
+from kerncast.app.cli.views import draw
 from kerncast.core.io import html
 from kerncast.core.io.quoting import markdown_code, markdown_text, toml_comment, toml_string, toml_table, word
 from kerncast.core.io.terminal import LONGEST_LINE, TextTable, json_printable, line

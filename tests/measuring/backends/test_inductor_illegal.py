@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kerncast.app.api import doctor as doctor_module
+from kerncast.app.api import inspect as doctor_module
 from kerncast.measuring.backends.inductor.illegal import VALUE, VARIABLE, bf16_products
 
 DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from kerncast.answering.prediction import Prediction
-from kerncast.app.api.parameters import StoreOf
+from kerncast.app.api.arguments import StoreOf
 from kerncast.app.api.predict import predict
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
-from kerncast.core.io.arguments import Help, check_place
-from kerncast.core.io.atomic import write_text
+from kerncast.core.io.arguments import Help
 from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue, KerncastError, quoted
 from kerncast.estimating.calls import COLLECTIVES
@@ -74,7 +73,6 @@ def estimate(
     launch_us: Annotated[
         float | None, Help("With `graphs=False`: microseconds between two launches. [default: 5.0]", metavar="US")
     ] = None,
-    picture: Annotated[str | Path | None, Help("Also draw the shares, or the devices.", metavar="FILE.svg")] = None,
     store: StoreOf = None,
     progress: Wanted = "auto",
 ) -> Estimate | Comparison:
@@ -86,12 +84,8 @@ def estimate(
     of which are computed (all, unless it says otherwise). In decode, `new_tokens` is how many are generated; the step is the
     middle one. `tp` GPUs share every layer, `ep` the experts; with `ep` above `tp` there are several copies of everything else.
     `imbalance` is the exponent of a power law of the loads of the experts; 0: all have the same. Without `graphs`, kernels are
-    launched one by one, `launch_us` (5) apart at least. `picture` is the SVG file to draw.
+    launched one by one, `launch_us` (5) apart at least.
     """
-    if picture is not None:
-        if Path(picture).suffix.lower() != ".svg":
-            raise InvalidValue(f"`picture` must end in .svg, got {quoted(picture)}")
-        check_place("picture", Path(picture))
     decoder, spread, work = _checked(config, tp, ep, batch, context, new_tokens, phase, dtype, kv_dtype)
     options = _Options(software, _opened(store), _hundredths(imbalance, decoder), _launch_ns(launch_us, graphs))
     with shown(progress) as show:
@@ -99,8 +93,6 @@ def estimate(
             found: Estimate | Comparison = _compared(decoder, spread, work, options, show)
         else:
             found = options.estimated(decoder, spread, work, _device(device), show)
-    if picture is not None:
-        write_text(Path(picture), found.picture())
     return found
 
 

@@ -1,4 +1,4 @@
-"""`kerncast.evaluate`: how good a model is on problems that it has not seen."""
+"""`kerncast.evaluate` and `kerncast.compare`: how good a model is, and whether a new one is safe to ship."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import Annotated, Any
 import polars as pl
 
 from kerncast.answering.selector import Selector
-from kerncast.app.api.measured import paths_of
-from kerncast.app.api.on_ray import HERE, Cluster, spread_over
-from kerncast.app.api.parameters import Datasets, ModelOf, RowsOf, Where
-from kerncast.app.api.results import model_of, row_conditions
+from kerncast.app.api.arguments import HERE, Cluster, Datasets, ModelOf, RowsOf, Where, model_of, row_conditions, spread_over
+from kerncast.app.api.read import paths_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.io.arguments import Help, check_place
 from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue
+from kerncast.evaluating.compare import LIMITS, Limits, Verdict
+from kerncast.evaluating.compare import compare as compare_models
 from kerncast.evaluating.evaluation import Evaluation
-from kerncast.evaluating.evaluation import evaluate as run
+from kerncast.evaluating.evaluation import evaluate as evaluate_model
 from kerncast.evaluating.refits import budget_curves, seed_lines
 from kerncast.evaluating.refits import off_grid as held_out_by_kind
 from kerncast.evaluating.report.page import check_can_report, write_report
 from kerncast.evaluating.results import write_predictions
 from kerncast.evaluating.solutions import read_solutions, score_solutions
 from kerncast.evaluating.tiers import tier_lines
+from kerncast.models.answer import Tier
 from kerncast.models.model import Model
 
 # A report lists at least this many of the worst problems.
@@ -100,7 +101,7 @@ def evaluate(
     solutions = None if against is None else read_solutions(Path(against), judged.family, devices)
     paths, kept = paths_of(data, judged.family), row_conditions(where, software)
     with spread_over(cluster) as spread, shown(progress) as show:
-        found = run(
+        found = evaluate_model(
             judged, paths, split=split, include_seen=include_seen, where=kept, worst=max(worst, FEWEST_WORST),
             threads=threads, spread=spread, progress=show,
         )  # fmt: skip
@@ -137,3 +138,34 @@ def _tiers(found: Evaluation, model: Model, show: Progress) -> list[dict[str, An
     selector = Selector(model, progress=show)
     show.stage("asking the tiers")
     return tier_lines(found, selector)
+
+
+def compare(
+    old: Annotated[ModelOf, Help(metavar="OLD", names="models")],
+    new: Annotated[ModelOf, Help(metavar="NEW", names="models")],
+    data: Datasets,
+    *,
+    limits: Limits = LIMITS,
+    tier: Annotated[
+        Tier | str | None,
+        Help("Compare what this tier would run (tree, portfolio or full), instead of the models' own scores.", metavar="TIER"),
+    ] = None,
+    include_seen: Annotated[bool, Help("Use problems that a model was trained on too; labelled as such.")] = False,
+    where: Where = (),
+    software: RowsOf = None,
+    save_predictions: Annotated[str | Path | None, Help("Write one row per problem.", metavar="PARQUET")] = None,
+) -> Verdict:
+    """Compare two models on problems that neither has seen: BETTER, SAME, WORSE or AMBIGUOUS, with reasons.
+
+    `tier` (tree, portfolio, full) judges what that tier of
+    each model would run instead of the models' own scores: name the tier that ships. `bool(verdict)` is False for WORSE.
+    """
+    place = None if save_predictions is None else Path(save_predictions)
+    check_place("save_predictions", place)
+    found = compare_models(
+        model_of(old), model_of(new), paths_of(data), limits=limits, include_seen=include_seen,
+        where=row_conditions(where, software), tier=tier,
+    )  # fmt: skip
+    if place is not None:
+        write_predictions(place, found.problems)
+    return found

@@ -1,15 +1,16 @@
-"""`kerncast.export`: write a model for programs that do not have Python."""
+"""`kerncast.export` and `kerncast.Selector`: choosing here, and the files of a model for programs without Python."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from kerncast.answering.exporters import exporter_of, options_of
 from kerncast.answering.inputs import Configs, offering
-from kerncast.answering.selector import Selector
-from kerncast.app.api.results import model_of
+from kerncast.answering.selector import Selector as Base
+from kerncast.app.api.arguments import model_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
 from kerncast.core.io.arguments import Help, texts
@@ -24,6 +25,18 @@ from kerncast.models.tier import CHOOSING, named_tiers
 from kerncast.native.lower import refuse_several_devices
 from kerncast.native.overrides import Overrides
 from kerncast.native.tiers.build import TierOptions
+
+
+class Selector(Base):  # noqa: D101 as its base, which has the options
+    __doc__ = Base.__doc__
+    __signature__ = inspect.signature(Base)
+
+    def __init__(self, model: Model | str | Path, *, progress: Wanted = "auto", **options: Any) -> None:
+        with shown(progress) as show:
+            super().__init__(model_of(model), progress=show, **options)
+        if self._several:  # each device has a display of its own, when it is prepared
+            self._options["progress"] = progress
+
 
 TIERS = ",".join(CHOOSING)
 PORTFOLIO = "portfolio"

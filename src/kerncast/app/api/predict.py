@@ -1,67 +1,37 @@
-"""`kerncast.predict`: how long an op takes on a device, without a model at hand."""
+"""`kerncast.predict`: how long an op takes on a device, without a model at hand; and the answers to JSON requests."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, overload
 
 from kerncast.answering import compiled as compiled
 from kerncast.answering.prediction import OpAnswerer, Prediction, devices_of
+from kerncast.app.api.arguments import model_of, store_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
-from kerncast.core.io.arguments import Help
-from kerncast.core.io.bars import Bar, bars_page, bars_svg
-from kerncast.core.io.terminal import assignments, duration, known
+from kerncast.core.io.arguments import Help, listed
 from kerncast.data.frames import is_frame
 from kerncast.errors import InvalidValue, NotFound, quoted
-from kerncast.models.model import Model
+from kerncast.models.model import Model, is_model
 from kerncast.models.problem_frames import bare
 from kerncast.models.store.store import Store
-
-PICTURES = {"svg": bars_svg, "html": bars_page}
 
 # Problems from which on an answer may take longer than a second.
 WORTH_SHOWING = 5_000
 
 
 @overload
-def predict(
-    op: str,
-    problems: Mapping[str, Any],
-    *,
-    device: Device | str | Path,
-    software: str | None = None,
-    family: str | None = None,
-    store: Store | str | Path | None = None,
-    config: Mapping[str, Any] | None = None,
-    progress: Wanted = "auto",
-) -> Prediction: ...
+def predict(op: str, problems: Mapping[str, Any], *, device: Device | str | Path, **options: Any) -> Prediction: ...
 @overload
 def predict(
-    op: str,
-    problems: Sequence[Mapping[str, Any]],
-    *,
-    device: Device | str | Path,
-    software: str | None = None,
-    family: str | None = None,
-    store: Store | str | Path | None = None,
-    config: Mapping[str, Any] | None = None,
-    progress: Wanted = "auto",
+    op: str, problems: Sequence[Mapping[str, Any]], *, device: Device | str | Path, **options: Any
 ) -> list[Prediction]: ...
 @overload
-def predict(
-    op: str | bytes | dict[str, Any] | list[Any],
-    problems: None = None,
-    *,
-    software: str | None = None,
-    store: Store | str | Path | None = None,
-    model: Model | str | Path | Sequence[Model | str | Path] = (),
-    strict: bool = False,
-    compiled: bool = True,
-    progress: Wanted = "auto",
-) -> Any: ...
-def predict(
+def predict(op: str | bytes | dict[str, Any] | list[Any], problems: None = None, **options: Any) -> Any: ...
+def predict(  # type: ignore[misc]  # the overloads name what decides the result, not all options
     op: str | bytes | dict[str, Any] | list[Any],
     problems: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     *,
@@ -119,10 +89,13 @@ def predict(
     its id in the store. Every answer has a status; all but `ok` give a reason and no number.
     """
     if problems is None:
-        _refuse_with_request(op, device=device, family=family, config=config)
-        from kerncast.app.api.query import query  # it loads what chooses, which a single prediction does not need
-
-        return query(op, model=model, store=store, software=software, strict=strict, compiled=compiled, progress=progress)
+        if isinstance(op, str) and op.lstrip()[:1] not in ("{", "["):
+            raise InvalidValue(f"'{quoted(op)}' is no JSON request: if it is an op, name its `problems`, {{'M': 512, …}}, too")
+        for name, value in {"device": device, "family": family, "config": config}.items():
+            if value:
+                where = "asks for the best config" if name == "config" else f"has a key '{name}' of its own"
+                raise InvalidValue(f"a JSON request {where}: leave `{name}` out")
+        return _reply(op, model, store, software, strict, compiled, progress)
     refuse_without_request(model=bool(model), strict=strict, compiled=not compiled)
     if not isinstance(op, str):
         raise InvalidValue(f"`op` is the name of an op, got {type(op).__name__}: a model answers by `model.predict(problems)`")
@@ -135,24 +108,12 @@ def predict(
     if not isinstance(given, str | Device):
         raise InvalidValue(f"`device` is a name, the path of a profile or a Device, got {type(device).__name__}")
     alone = isinstance(problems, Mapping)
-    listed = [bare(problem) for problem in ([problems] if isinstance(problems, Mapping) else problems)]
-    opened = store if isinstance(store, Store) or store is None else Store.open(store)
-    answerer = OpAnswerer(op, given, software, family, config, store=opened)
-    if len(listed) < WORTH_SHOWING:
-        found = answerer.ask(listed)
-    else:
-        with shown(progress) as show:
-            show.stage(f"predicting {len(listed):,} problems")
-            found = answerer.ask(listed)
+    asked = [bare(problem) for problem in ([problems] if isinstance(problems, Mapping) else problems)]
+    answerer = OpAnswerer(op, given, software, family, config, store=store_of(store))
+    with shown(progress if len(asked) >= WORTH_SHOWING else False) as show:
+        show.stage(f"predicting {len(asked):,} problems")
+        found = answerer.ask(asked)
     return found[0] if alone else found
-
-
-def _refuse_with_request(op: object, **others: Any) -> None:
-    if isinstance(op, str) and op.lstrip()[:1] not in ("{", "["):
-        raise InvalidValue(f"'{quoted(op)}' is no JSON request: if it is an op, name its `problems`, {{'M': 512, …}}, too")
-    for name in (name for name, value in others.items() if value):
-        where = "asks for the best config" if name == "config" else f"has a key '{name}' of its own"
-        raise InvalidValue(f"a JSON request {where}: leave `{name}` out")
 
 
 def refuse_without_request(**given: bool) -> None:
@@ -162,34 +123,41 @@ def refuse_without_request(**given: bool) -> None:
 
 
 def predict_everywhere(
-    op: str,
-    problem: Mapping[str, Any],
-    *,
-    software: str | None = None,
-    family: str | None = None,
-    store: Store | str | Path | None = None,
-    config: Mapping[str, Any] | None = None,
+    op: str, problem: Mapping[str, Any], *, software: str | None, family: str | None, store: Store, **options: Any
 ) -> list[Prediction]:
-    """One problem on every device that models of the op were trained on, the fastest first; `picture` draws them."""
-    opened = store if isinstance(store, Store) else Store.open(store)
-    names = devices_of(op, family, software, opened)
+    """One problem on every device that models of the op were trained on, the fastest first."""
+    names = devices_of(op, family, software, store)
     if not names:
         what = op if family is None else f"{op} in the family {family}"
         raise NotFound(f"there is no model of {what}: name a device, and its roofline answers")
-    found = [predict(op, problem, device=name, software=software, family=family, store=opened, config=config) for name in names]
+    options |= {"software": software, "family": family, "store": store}
+    found = [predict(op, problem, device=name, **options) for name in names]
     return sorted(found, key=lambda item: (item.time_ns is None, item.time_ns or 0.0, item.device))
 
 
-def picture(found: Sequence[Prediction], form: str = "svg") -> str:
-    """Bars of one problem on several devices, with intervals and rooflines, as SVG or as a page (`html`)."""
-    if form not in PICTURES:
-        raise InvalidValue(f"a picture is {' or '.join(PICTURES)}, got '{form}': name one of these")
-    if not found:
-        raise InvalidValue("there is nothing to draw: give at least one prediction")
-    bars = [
-        Bar(item.device, item.time_ns, duration(item.time_ns), item.lower_ns, item.upper_ns, item.roofline_ns, item.basis)
-        for item in found
-        if item.time_ns is not None
-    ]
-    title = f"{found[0].op} {assignments(known(found[0].problem))}"
-    return PICTURES[form](title, "expected time by device", bars, "roofline")
+def _reply(
+    request: str | bytes | dict[str, Any] | list[Any],
+    model: Model | str | Path | Sequence[Model | str | Path],
+    store: Store | str | Path | None,
+    software: str | None,
+    strict: bool,
+    compiled: bool,
+    progress: Wanted,
+) -> Any:
+    """The reply to JSON requests."""
+    # They load what chooses, which a single prediction does not need.
+    from kerncast.answering.query import Query, among, in_store
+    from kerncast.answering.routes import asking_for
+
+    models = listed(model)
+    if models and store is not None and all(isinstance(item, Model) or is_model(Path(item)) for item in models):
+        raise InvalidValue("`model` and `store` both say where to look for models: leave one out")
+    find = among([model_of(item, store) for item in models], strict) if models else in_store(store_of(store), strict)
+    if software is not None:
+        find = asking_for(software, find)
+    text = request if isinstance(request, str | bytes) else json.dumps(request)
+    with shown(progress) as show:
+        reply = Query(find, compile=compiled, progress=show).answer(text)
+    if isinstance(request, bytes):
+        return reply
+    return reply.decode() if isinstance(request, str) else json.loads(reply)

@@ -1,26 +1,155 @@
-"""`kerncast.read`: convert another tool's table of measurements into a dataset."""
+"""`kerncast.read` and `kerncast.open`: tables of other tools and frames as datasets, and what is at a path."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import polars as pl
 
-from kerncast.app.api.measured import frame_file, frame_words, mapped_frame, said_of_frames
-from kerncast.app.api.results import place_of
+from kerncast.answering import compiled as compiled
+from kerncast.app.api.arguments import Data, place_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core import rates
 from kerncast.core.io.arguments import Help, given_path, listed, named_values, texts
+from kerncast.core.op import Family
 from kerncast.core.software import EXACTLY
+from kerncast.data.dataset import MANIFEST as DATASET_FILE
 from kerncast.data.dataset import Dataset
 from kerncast.data.formats import Options, get_importer
-from kerncast.data.frames import Frame, is_frame
+from kerncast.data.formats.table import PROVENANCE, TIME, write_mapping
+from kerncast.data.frames import Frame, as_polars, is_frame
 from kerncast.data.importing import import_files, recognised
 from kerncast.data.isolated_times import IMPORTED_ROWS, isolated_rows, isolated_sentence
-from kerncast.errors import InvalidValue
-from kerncast.library.declared.declaration import is_written
+from kerncast.data.schema import parameter_columns, schema_of
+from kerncast.data.skipping import LINE
+from kerncast.errors import InvalidValue, KerncastError, NotFound
+from kerncast.library.declared.declaration import is_written, met_family
+from kerncast.library.declared.family_file import family_named
+from kerncast.measuring.sweeping import Vectors
+from kerncast.measuring.sweeping.files import MANIFEST as VECTORS_FILE
+from kerncast.models.model import Model, is_model
+from kerncast.models.problem_frames import refuse_differing, refuse_other_case
+from kerncast.models.store.entry import Entry
+from kerncast.models.store.store import Store
+
+
+def paths_of(data: Data, family: Family | str | None = None) -> list[Path]:
+    """The paths of datasets; a frame becomes one, of which no row is skipped. `family` is that of frames that name none."""
+    several = listed(data)
+    if not several:
+        raise InvalidValue("there is no dataset: name at least one")
+    next_step = "make a dataset of a table with `kerncast.read`"
+    return [
+        item.path if isinstance(item, Dataset)
+        else _imported(item, family) if is_frame(item)
+        else given_path(item, "a dataset, its path or a frame", next_step)
+        for item in several
+    ]  # fmt: skip
+
+
+def _imported(frame: Frame, family: Family | str | None) -> Path:
+    found = mapped_frame(frame, family)
+    if found is None:
+        raise InvalidValue(f"the frame has no column '{TIME}': name its columns as a dataset's are, or in a mapping, and read "
+                           "it with `kerncast.read(frame, mapping=…)`")  # fmt: skip
+    if "device" not in as_polars(frame).columns:
+        raise InvalidValue("the frame does not say which device its rows were measured on: add a column 'device', or read it "
+                           "with `kerncast.read(frame, device=…)`")  # fmt: skip
+    path, mapping = found
+    with said_of_frames([path]):
+        return import_files("parquet", [path], place_of(None, "dataset"), Options(mapping=mapping), strict=True).path
+
+
+@contextmanager
+def said_of_frames(paths: Collection[Path], mapped: bool = False) -> Iterator[None]:
+    """Errors about the files of frames speak of the frames."""
+    try:
+        yield
+    except KerncastError as error:
+        error.args = (frame_words(str(error), paths, mapped), *error.args[1:])
+        raise
+
+
+def frame_words(text: str, paths: Collection[Path], mapped: bool = False) -> str:
+    """`row 7 of the frame` instead of a line of a file that the user has not got, and nothing of a mapping that they did not
+    write (unless it is `mapped`)."""
+    for path in paths:
+        text = re.sub(rf"{re.escape(str(path))}[,:] line (\d+)", r"row \1 of the frame", text)
+        text = text.replace(f"{path.with_suffix('.toml')}: ", "").replace(str(path), "the frame")
+    return text if mapped or not paths else re.sub(r" \(or be listed under [^)]*\)|; or translate it under `values`", "", text)
+
+
+def frame_file(given: Frame) -> Path:
+    """The frame in a file; NaN is an empty cell, as in any frame. Which line of another file a row came from is left aside."""
+    path = place_of(None, "frame.parquet")
+    frame = as_polars(given).drop(LINE, strict=False)
+    try:
+        frame.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None)).write_parquet(path)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise InvalidValue(f"the frame has columns that are no numbers or texts ({error}): drop or convert them") from error
+    return path
+
+
+def mapped_frame(given: Frame, family: Family | str | None) -> tuple[Path, Path] | None:
+    """The file of a frame with a dataset's columns (`problem.M` or `M`, `config.tile_m`, `time_ns`), and its mapping.
+
+    None: it has other columns. What a dataset does not have is left aside, and where a row came from: that is this frame.
+    """
+    frame = as_polars(given)
+    if TIME not in frame.columns:
+        return None
+    if not frame.height:
+        raise InvalidValue("the frame has no rows: there is nothing to read")
+    found = family if isinstance(family, Family) else _named(family or _family_in(frame))
+    frame = _renamed(found, frame)
+    kept = set(schema_of(found)) - {"key", "op", "family", *PROVENANCE}
+    frame = frame.select(column.name for column in frame if column.name in kept and column.count())
+    path = frame_file(frame)
+    mapping = path.with_suffix(".toml")
+    write_mapping(mapping, found, frame)
+    return path, mapping
+
+
+def _named(family: str) -> Family:
+    try:
+        return family_named(family)
+    except NotFound as error:
+        met = met_family(family)
+        if met is not None:
+            return met
+        raise NotFound(
+            f"{error}; one of your own is known once its dataset was opened here (`kerncast.open`), or by a mapping or a TOML "
+            "file with its [op] and [family] tables: `kerncast.read(frame, mapping=…)`, `kerncast.train(frame, family=…)`"
+        ) from error
+
+
+def _family_in(frame: pl.DataFrame) -> str:
+    """The family that the rows name."""
+    if "family" not in frame.columns:
+        raise InvalidValue("the frame does not say which family its rows are of: add a column 'family', or name its columns in "
+                           "a mapping (docs/tables.md) and read it with `kerncast.read`")  # fmt: skip
+    names = frame["family"].unique(maintain_order=True).to_list()
+    if len(names) != 1 or not isinstance(names[0], str):
+        raise InvalidValue(f"a frame has rows of one family, got {', '.join(map(str, names)) or 'no rows'}: take one at a time")
+    return names[0]
+
+
+def _renamed(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
+    """Parameters under their stored names; what is called like one and is none is refused."""
+    stored = parameter_columns(family)
+    for name in frame.columns:
+        if name.startswith(("problem.", "config.")) and name not in stored:
+            what, _, bare = name.partition(".")
+            space = family.problem if what == "problem" else family.config
+            raise NotFound.named(f"{what} parameter of {family.id}", bare, space.parameters)
+    refuse_other_case(family, frame.columns)
+    refuse_differing(frame, {name: name.partition(".")[2] for name in stored})
+    own = {name.partition(".")[2]: name for name in reversed(stored) if name not in frame.columns}
+    return frame.rename({name: column for name, column in own.items() if name in frame.columns})
 
 
 def read(
@@ -161,3 +290,35 @@ def _kept_and_stated(
     given = texts(software)
     kept = tuple(text for text in given if "=" not in text.replace(EXACTLY, ""))
     return kept, [text for text in given if text not in kept]
+
+
+def open(path: str | Path) -> Dataset | Model | Store | Vectors:
+    """Open a dataset, a model (CK Tile's layout too), written vectors or a store of models; the files say which it is.
+
+    The id of a model in your store, or of one that ships with kerncast (`shipped/gemm-vllm`), opens that model.
+    """
+    place = Path(path)
+    if (place / DATASET_FILE).is_file():
+        return Dataset.open(place)
+    if is_model(place):
+        return Model.load(place)
+    if (place / VECTORS_FILE).is_file():
+        return Vectors.open(place)
+    if place.is_dir() and next(place.glob("*/*/*/*/*/entry.json"), None) is not None:
+        return Store.open(place)
+    if (entry := _entry(str(path))) is not None:
+        return entry.load()
+    if not place.exists():
+        raise NotFound(f"there is nothing at {place}: check the path, or see `kerncast models` for the ids of models")
+    raise NotFound(
+        f"{place} is not a kerncast dataset, model, sweep or store: read another program's table with `kerncast.read`"
+    )
+
+
+def _entry(name: str) -> Entry | None:
+    """The model with just this id; a part of an id is enough for the store, but here it may as well be a mistyped path."""
+    try:
+        found = Store.open().get(name)
+    except KerncastError:
+        return None
+    return found if found.id == name else None

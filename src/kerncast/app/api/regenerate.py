@@ -7,9 +7,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
 
-from kerncast.app.api.measured import Data, paths_of
-from kerncast.app.api.parameters import Datasets, StoreOf
-from kerncast.app.api.results import assignments
+from kerncast.app.api.arguments import Data, Datasets, StoreOf, assignments, store_of
+from kerncast.app.api.read import paths_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.io.arguments import Help
 from kerncast.core.progress import never
@@ -17,7 +16,6 @@ from kerncast.errors import InvalidValue
 from kerncast.evaluating.compare import LIMITS, Limits
 from kerncast.evaluating.unseen import open_all
 from kerncast.models.model import Model
-from kerncast.models.store.store import Store
 from kerncast.regenerating.loop import FamilyOutcome
 from kerncast.regenerating.loop import regenerate as run
 from kerncast.regenerating.planning import FamilyPlan, plan
@@ -80,7 +78,7 @@ def rerun(
     says what would be measured and compared.
     """
     wanted = routine if isinstance(routine, Routine) else load(str(routine), assignments(changes))
-    opened = store if isinstance(store, Store) else Store.open(store)
+    opened = store_of(store)
     if dry_run:
         return plan(wanted, opened)
     folder = Path("regenerate") / wanted.name if out is None else Path(out)
@@ -118,7 +116,7 @@ def update(
     """
     if not dry_run and replace is (out is not None):
         raise InvalidValue("say where the new model goes: a folder as `out`, or the place of the old one with `replace`")
-    opened = store if isinstance(store, Store) else Store.open(store)
+    opened = store_of(store)
     place = None if out is None else Path(out)
     paths = paths_of(data)
     for path in paths:

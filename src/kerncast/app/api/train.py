@@ -6,10 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from kerncast.app.api.measured import Data, paths_of
-from kerncast.app.api.on_ray import HERE, Cluster, spread_over
-from kerncast.app.api.parameters import Datasets, ModelOf, RowsOf, Seed, Where
-from kerncast.app.api.results import model_of, place_of, row_conditions
+from kerncast.app.api.arguments import (
+    HERE,
+    Cluster,
+    Data,
+    Datasets,
+    ModelOf,
+    RowsOf,
+    Seed,
+    Where,
+    model_of,
+    place_of,
+    row_conditions,
+    spread_over,
+)
+from kerncast.app.api.read import paths_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
 from kerncast.core.io.arguments import Help, given_path, listed, texts

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-from kerncast.app.api.results import assignments
+from kerncast.app.api.arguments import assignments
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.atomic import write_bytes

@@ -1,4 +1,4 @@
-"""The command line: one file per verb, loaded when it is called."""
+"""The command line: verbs, whose modules are loaded when they are called."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _OBJECTS_PER_LOOK = 50_000
 json_printed: ContextVar[bool] = ContextVar("json_printed", default=False)
 """Whether a command has printed its result as JSON: standard output holds one JSON document, a result or an error."""
 
-# verb → module of this package (its function is `command`), and the line that `--help` shows.
+# verb → module in `verbs` (where it is called `<verb>_verb`), and the line that `--help` shows.
 VERBS = {
     "collect": ("collect", "Measure kernels on this machine or a Ray cluster and write a dataset."),
-    "compare": ("compare", "Say whether a new model is safe to ship: BETTER, SAME, WORSE or AMBIGUOUS."),
-    "doctor": ("doctor", "Say what works on this machine, and what to install for the rest."),
-    "estimate": ("estimate", "Estimate a step of a whole model on a device, op by op, from its Hugging Face config."),
-    "evaluate": ("evaluate", "Score a model on problems it has not seen, next to the baselines; write a report."),
+    "compare": ("train", "Say whether a new model is safe to ship: BETTER, SAME, WORSE or AMBIGUOUS."),
+    "doctor": ("list_", "Say what works on this machine, and what to install for the rest."),
+    "estimate": ("networks", "Estimate a step of a whole model on a device, op by op, from its Hugging Face config."),
+    "evaluate": ("train", "Score a model on problems it has not seen, next to the baselines; write a report."),
     "export": (
-        "export",
+        "select",
         "Write a model as C99 with a C++ header, a file for a C runtime, JSON, CSV, or files for PyTorch's Inductor; a dataset "
         "for other tools; or show how few configs are enough.",
     ),
-    "import": ("import_", "Convert another tool's table of measurements into a dataset."),
-    "inspect": ("inspect", "Show what a dataset holds and what is wrong with it; check any artefact whole."),
+    "import": ("data", "Convert another tool's table of measurements into a dataset."),
+    "inspect": ("data", "Show what a dataset holds and what is wrong with it; check any artefact whole."),
     "list": ("list_", "List ops, kernel families or devices, or show one with all that is declared of it."),
-    "merge": ("merge", "Join datasets into one; exact duplicates are kept once."),
+    "merge": ("data", "Join datasets into one; exact duplicates are kept once."),
     "models": ("models", "List the models in the store and those that ship; add, slim, trust, remove, find or check one."),
     "predict": ("predict", "Predict how long a problem takes, with an interval; no device is needed. Answer JSON requests."),
     "regenerate": ("regenerate", "Rerun sweep, collect, train and compare; continue a model; the quickstart of this machine."),
     "select": ("select", "Choose the config to run for a problem, in microseconds, or say why not; search all configs."),
     "serve": ("serve", "Answer questions over HTTP, or show models, datasets and running sweeps on a page in the browser."),
-    "sweep": ("sweep", "List what to measure: problems × configs, checked, sampled, sliced, written to disk."),
-    "torch": ("torch", "torch.compile: the products of a model, and how well their kernels are chosen."),
+    "sweep": ("collect", "List what to measure: problems × configs, checked, sampled, sliced, written to disk."),
+    "torch": ("networks", "torch.compile: the products of a model, and how well their kernels are chosen."),
     "train": ("train", "Train a model on measurements, continue one, or move it to another device; say how good it is."),
 }
 # Words that people try → the command that does it.
@@ -77,7 +77,7 @@ class _LazyVerbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = import_module(f"kerncast.app.cli.verbs.{VERBS[name][0]}").command
+        command: click.Command = getattr(import_module(f"kerncast.app.cli.verbs.{VERBS[name][0]}"), f"{name}_verb")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -130,7 +130,7 @@ def _run(args: list[str] | None) -> None:
         code = program.main(args=args, prog_name="kerncast", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except KerncastError as error:
-        from kerncast.app.cli.options import called, in_options
+        from kerncast.app.cli.verb import called, in_options
 
         _fail(in_options(str(error), called(program, given)), _kind(error), given, code=3 if error.partial else 2)
     except BrokenPipeError:  # `kerncast ... | head`
@@ -142,7 +142,7 @@ def _run(args: list[str] | None) -> None:
     except click.ClickException as error:
         from io import StringIO
 
-        from kerncast.app.api.printing import echo
+        from kerncast.app.api.showing import echo
         from kerncast.core.io.terminal import line
 
         error.show(usage := StringIO())
@@ -174,7 +174,7 @@ def _say_error(said: str, kind: str, args: list[str], shown: bool = False) -> No
     """Print an error, on stderr unless it is `shown` there already, and with `--json` on stdout, too."""
     import json
 
-    from kerncast.app.api.printing import echo, echo_exactly
+    from kerncast.app.api.showing import echo, echo_exactly
     from kerncast.core.io.terminal import line
 
     if not shown:

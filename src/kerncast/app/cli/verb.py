@@ -7,6 +7,7 @@ that groups several parameters (`Measuring`) is an option for each of its fields
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -16,10 +17,106 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import click
 
 from kerncast.app.cli import completing
-from kerncast.app.cli.options import in_options
-from kerncast.app.cli.stored import LOOKED_UP, store_of_model
+from kerncast.app.cli.completing import LOOKED_UP, store_of_model
 from kerncast.core.io.arguments import Help
-from kerncast.errors import InvalidValue
+from kerncast.errors import BadFile, InvalidValue
+
+_ARGUMENT = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
+
+
+def in_options(text: str, command: click.Command | None) -> str:
+    """Replace arguments in backticks by the command's options; anything that is not one of its options stays."""
+    known = {} if command is None else _options(command)
+
+    def said(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        if name not in known:
+            return found[0]
+        option = known[name]
+        return option if value in (None, "True", "False") else f"{option} {value}"
+
+    return _ARGUMENT.sub(said, text)
+
+
+def _options(command: click.Command) -> dict[str, str]:
+    # `get_params`, because a command may add options, as `train` does for the knobs of every kind of model.
+    options = (item for item in command.get_params(click.Context(command)) if isinstance(item, click.Option))
+    return {str(item.name): max(item.opts, key=len) for item in options}
+
+
+def called(program: click.Group, args: Sequence[str]) -> click.Command | None:
+    """The command that a command line names, or None."""
+    found: click.Command | None = program
+    for word in args:
+        if not isinstance(found, click.Group) or word.startswith("-"):
+            break
+        inner = found.get_command(click.Context(found), word)
+        if inner is None:
+            break
+        found = inner
+    return None if found is program else found
+
+
+class _Numbers(click.ParamType):  # type: ignore[type-arg]
+    """Comma-separated numbers."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return tuple(float(part) if "." in part else int(part) for part in value.split(","))
+        except ValueError as error:
+            name = param.opts[0] if param is not None else "it"
+            raise InvalidValue(f"{name} is a list of numbers such as 100,50, got '{value}'") from error
+
+
+_TYPES: dict[str, Any] = {"whole": int, "number": float, "flag": bool, "list": _Numbers(), "text": str}
+
+
+def learner_options() -> list[click.Option]:
+    """An option for each knob of any learner."""
+    from kerncast.learning.learners.kinds import Knob, knobs_of, learner_class, learner_kinds
+
+    known: dict[str, list[tuple[str, Knob]]] = {}
+    for kind in learner_kinds():
+        try:
+            knobs = knobs_of(learner_class(kind).options_type)
+        except BadFile:  # another package is broken: training its kind of model reports that
+            continue
+        for knob in knobs:
+            known.setdefault(knob.name, []).append((kind, knob))
+    return [_option(name, owners) for name, owners in known.items()]
+
+
+def _option(name: str, owners: list[tuple[str, Any]]) -> click.Option:
+    shapes = {knob.shape for _, knob in owners}
+    # If learners give one name different types, the option is text, and `converted_knobs` converts it.
+    shape = shapes.pop() if len(shapes) == 1 else "text"
+    kinds: dict[str, list[str]] = {}
+    for kind, knob in owners:
+        kinds.setdefault(knob.doc, []).append(kind)
+    told = "; ".join(f"{', '.join(own)}: {doc}" if doc else ", ".join(own) for doc, own in kinds.items())
+    flag = f"--{name.replace('_', '-')}"
+    metavar = {"list": "SIZES", "text": "NAME"}.get(shape)
+    return click.Option([flag, name], type=_TYPES[shape], default=None, metavar=metavar, help=f"{told}.")
+
+
+def converted_knobs(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The given knobs, converted to the types that this kind of model declares."""
+    from kerncast.learning.learners.kinds import knobs_of, learner_class
+
+    shapes = {knob.name: knob.shape for knob in knobs_of(learner_class(kind).options_type)}
+    found = {}
+    for name, value in options.items():
+        shape = shapes.get(name, "text")
+        if isinstance(value, str) and shape != "text":
+            value = click.types.convert_type(_TYPES[shape])(value)
+        if value is not None:
+            found[name] = value
+    return found
+
 
 # Types of which a command line may name several.
 SEVERAL = (Sequence, Iterable, Mapping, list, tuple)

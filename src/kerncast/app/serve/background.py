@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 from kerncast.answering.query import selector_of
 from kerncast.answering.selector import Selector
 from kerncast.app.api.showing import Account
-from kerncast.app.serve.metrics import Metrics
-from kerncast.app.serve.replies import RequestRefused
+from kerncast.app.serve.middleware import Metrics
+from kerncast.app.serve.schema import RequestRefused
 from kerncast.core.device import Device
 from kerncast.core.op import Problem
 from kerncast.core.progress import Progress

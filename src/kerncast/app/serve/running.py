@@ -10,8 +10,8 @@ from typing import Any
 
 import uvicorn
 
-from kerncast.app.api.printing import echo
-from kerncast.app.serve.settings import Settings
+from kerncast.app.api.showing import echo
+from kerncast.app.serve.server import Settings
 from kerncast.errors import InvalidValue
 
 # How long requests that are under way may take to finish. The end of a busy process takes some seconds more.

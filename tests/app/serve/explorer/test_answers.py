@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from kerncast.answering.selector import Selector
-from kerncast.app.serve.explorer import axes, datasets, ranking
-from kerncast.app.serve.explorer.describing import model_facts, software_words
+from kerncast.app.serve.explorer import datasets, models
+from kerncast.app.serve.explorer.models import model_facts, software_words
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library import devices
@@ -38,7 +38,7 @@ def test_software_is_called_as_everywhere_else():
 
 def test_the_ranking_is_the_selectors(model):
     """The same configs, times and intervals as `Selector.rank` in the full tier; the first is the answer of `predict`."""
-    found = ranking.ranked(model, SHAPE, k=6)
+    found = models.ranked(model, SHAPE, k=6)
     json.dumps(found, allow_nan=False)
     ranks = Selector(model, tiers=plain_tiers(model), compile=False).rank(SHAPE, 6, "full")
     assert [item["config"] for item in found["answers"]] == [item.as_json()["config"] for item in ranks]
@@ -49,7 +49,7 @@ def test_the_ranking_is_the_selectors(model):
 
 def test_the_roofline_is_that_of_work_and_device(model):
     """A GEMM's arithmetic over the peak rate, or its bytes over the bandwidth."""
-    found, device = ranking.ranked(model, SHAPE)["roofline"], devices.get("a100")
+    found, device = models.ranked(model, SHAPE)["roofline"], devices.get("a100")
     flops = 2 * 1024 * 768 * 2048
     moved = 2 * (1024 * 2048 + 2048 * 768 + 1024 * 768)
     assert (found["flops"], found["bytes"]) == (flops, moved)
@@ -60,8 +60,8 @@ def test_the_roofline_is_that_of_work_and_device(model):
 
 def test_the_factors_multiply_to_the_predicted_time(model):
     """Work, mean miss and features, listed or not: their logs add up to the log of the time, for any config."""
-    for answer in ranking.ranked(model, SHAPE, k=4)["answers"]:
-        found = ranking.why(model, SHAPE, answer["config"])
+    for answer in models.ranked(model, SHAPE, k=4)["answers"]:
+        found = models.why(model, SHAPE, answer["config"])
         logs = [math.log(item["factor"]) for item in found["contributions"]]
         total = math.log(found["expected_ns"]) + math.log(found["mean"]) + sum(logs) + math.log(found["others"]["factor"])
         assert total == pytest.approx(math.log(answer["time_ns"]), abs=1e-9)
@@ -74,11 +74,11 @@ def test_a_model_without_factors_says_why(explored, tmp_path):
     from kerncast.training.train import train
 
     linear = train(explored / "data", tmp_path / "roofline", Recipe("roofline", {}, folds=2, threads=1))
-    found = ranking.why(linear, SHAPE, ranking.ranked(linear, SHAPE)["answers"][0]["config"])
+    found = models.why(linear, SHAPE, models.ranked(linear, SHAPE)["answers"][0]["config"])
     assert not found["available"]
     assert "train a gbdt model" in found["reason"]
-    config = ranking.ranked(Model.load(explored / "slim"), SHAPE)["answers"][0]["config"]
-    assert "slim" in ranking.near(Model.load(explored / "slim"), SHAPE, config)["reason"]
+    config = models.ranked(Model.load(explored / "slim"), SHAPE)["answers"][0]["config"]
+    assert "slim" in models.near(Model.load(explored / "slim"), SHAPE, config)["reason"]
 
 
 def test_near_here_are_the_nearest_measured_problems(explored):
@@ -86,8 +86,8 @@ def test_near_here_are_the_nearest_measured_problems(explored):
     model = Model.load(explored / "model")
     rows = Dataset.open(explored / "data").read(where=["status=ok"])
     asked = {name: rows[f"problem.{name}"][0] for name in SHAPE}
-    config = ranking.ranked(model, asked)["answers"][0]["config"]
-    found = ranking.near(model, asked, config)
+    config = models.ranked(model, asked)["answers"][0]["config"]
+    found = models.near(model, asked, config)
     assert found["measured_here"]
     assert asked.items() <= found["problems"][0]["problem"].items()
     own = rows.filter(*(rows[f"problem.{name}"] == value for name, value in asked.items()))
@@ -97,7 +97,7 @@ def test_near_here_are_the_nearest_measured_problems(explored):
 
 def test_along_an_axis_every_best_is_the_models_answer(model):
     """Values in the trained range; times, winners and the lines of winners are those of `predict`."""
-    found = axes.along(model, SHAPE, "M", count=7)
+    found = models.along(model, SHAPE, "M", count=7)
     json.dumps(found, allow_nan=False)
     assert (found["values"][0], found["values"][-1]) == (model.manifest.hull["M"].low, model.manifest.hull["M"].high)
     for number, value in enumerate(found["values"]):
@@ -111,20 +111,20 @@ def test_along_an_axis_every_best_is_the_models_answer(model):
 
 def test_the_map_has_a_winner_in_every_cell(model, monkeypatch):
     """Row by row, the same as `predict`; a model of too many configs is asked about its best ones, and the map says so."""
-    found = axes.winners_map(model, SHAPE, "M", "N", count=4)
+    found = models.winners_map(model, SHAPE, "M", "N", count=4)
     assert len(found["cells"]) == len(found["x"]["values"]) * len(found["y"]["values"])
     for place in (0, 5, len(found["cells"]) - 1):
         row, column = divmod(place, len(found["x"]["values"]))
         best = model.predict({**SHAPE, "M": found["x"]["values"][column], "N": found["y"]["values"][row]})
         assert found["configs"][found["cells"][place]["winner"]] == best.as_json()["config"]
     assert found["asked"] == found["candidates"]
-    monkeypatch.setattr(axes, "MOST_VECTORS", 3 * len(found["cells"]))
-    fewer = axes.winners_map(model, SHAPE, "M", "N", count=4)
+    monkeypatch.setattr(models, "MOST_VECTORS", 3 * len(found["cells"]))
+    fewer = models.winners_map(model, SHAPE, "M", "N", count=4)
     assert fewer["asked"] == 3
     assert len(fewer["configs"]) <= 3
     for name, wrong in (("x", "N"), ("x", "dtype"), ("y", "nothing")):
         with pytest.raises((InvalidValue, NotFound)):
-            axes.winners_map(model, SHAPE, **{"x": "M", "y": "N", name: wrong})
+            models.winners_map(model, SHAPE, **{"x": "M", "y": "N", name: wrong})
 
 
 def test_the_form_begins_with_a_problem_that_the_model_answers(model):
@@ -139,12 +139,12 @@ def test_the_form_begins_with_a_problem_that_the_model_answers(model):
 
 def test_devices_are_compared_and_a_model_that_cannot_answer_says_so(model):
     """The best time on the model's own device; what is wrong with the problem; a device is never read from a file."""
-    (found,) = ranking.compared_devices([("mine", model)], SHAPE)["devices"]
+    (found,) = models.compared_devices([("mine", model)], SHAPE)["devices"]
     assert (found["device"], found["time_ns"]) == ("a100", model.predict(SHAPE).time_ns)
-    (refused,) = ranking.compared_devices([("mine", model)], {**SHAPE, "M": 0})["devices"]
+    (refused,) = models.compared_devices([("mine", model)], {**SHAPE, "M": 0})["devices"]
     assert refused["status"] == "bad_input"
     with pytest.raises(InvalidValue, match="a request names its device"):
-        ranking.ranked(model, SHAPE, "/etc/passwd")
+        models.ranked(model, SHAPE, "/etc/passwd")
 
 
 def test_a_dataset_in_numbers(dataset):

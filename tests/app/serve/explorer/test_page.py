@@ -10,9 +10,9 @@ from tests.support.browser import Browser
 from tests.support.needs import require
 
 from kerncast.app.serve.app import create_app
-from kerncast.app.serve.explorer.ranking import ranked
+from kerncast.app.serve.explorer.models import ranked
 from kerncast.app.serve.running import run
-from kerncast.app.serve.settings import Settings
+from kerncast.app.serve.server import Settings
 from kerncast.app.serve.sources import Sources
 from kerncast.models.model import Model
 from kerncast.testing.models import synthetic_dataset, synthetic_rows

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from kerncast.app.serve import watched
-from kerncast.app.serve.explorer.watching import VectorStatuses, Watch
+from kerncast.app.serve.explorer.datasets import VectorStatuses, Watch
 from kerncast.data.dataset import Dataset
 from kerncast.data.journal import NAME, STATE, STATE_FILE, Header, State
 from kerncast.library import devices

@@ -1,15 +1,17 @@
-"""`kerncast list`: ops, kernel families and devices."""
+"""`kerncast list` and `doctor`: ops, kernel families and devices, and what works on this machine."""
 
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from kerncast.app.api.printing import echo
-from kerncast.app.cli.asking import parse_assignments
-from kerncast.app.cli.verb import verb
-from kerncast.app.cli.views.output import Json, print_json, table
+import kerncast
+from kerncast.app.api.inspect import doctor
+from kerncast.app.api.showing import echo
+from kerncast.app.cli.verb import Call, verb
+from kerncast.app.cli.views import Json, parse_assignments, print_json, table
 from kerncast.core import rates
 from kerncast.core.device import NUMBERS, Device, hardware_namespace
 from kerncast.core.io.arguments import Help
@@ -26,7 +28,7 @@ TTNN = "ttnn."
 
 
 @verb("list")
-def command(
+def list_verb(
     what: Annotated[str, Help(metavar="op|family|device", choices=("op", "family", "device"))],
     name: Annotated[str | None, Help(metavar="[NAME]", names="listed")] = None,
     problem: Annotated[Sequence[str], Help(metavar="[NAME=VALUE]...")] = (),
@@ -258,3 +260,22 @@ def _list_devices() -> None:
         for device in found
     ]
     table(("device", "kind", "architecture", "CUs", "MHz", "GB/s", "peak TFLOPS", "what"), listed, right=("CUs", "MHz", "GB/s"))
+
+
+@verb("doctor", doctor)
+def doctor_verb(call: Call, *, as_json: Json = False) -> None:
+    """Say what works on this machine, and what to install for the rest.
+
+    Exit code 1 when a package that kerncast requires is missing.
+    """
+    found = call()
+    if as_json:
+        print_json(found.as_json())
+    else:
+        echo(f"kerncast {kerncast.__version__}, Python {platform.python_version()} on {platform.platform()}")
+        rows = [(item.kind, item.what, "yes" if item.works else "no", item.detail) for item in found.checks]
+        table(("kind", "what", "works", "detail"), rows)
+        if not found.compiles:
+            echo("no C compiler: exporting and measuring on the CPU need one; apt install gcc, or xcode-select --install")
+    if not found.healthy:
+        raise SystemExit(1)

@@ -9,13 +9,10 @@ from typing import Annotated, TypeAlias
 
 import click
 
-from kerncast.app.api.printing import echo, echo_exactly
-from kerncast.app.api.showing import shown
-from kerncast.app.cli.asking import parse_assignments, problem_parameters
-from kerncast.app.cli.options import in_options
+from kerncast.app.api.showing import echo, echo_exactly, shown
 from kerncast.app.cli.signals import polite_signals
-from kerncast.app.cli.verb import group
-from kerncast.app.cli.views.output import Json, draw, print_json, table
+from kerncast.app.cli.verb import group, in_options
+from kerncast.app.cli.views import Json, draw, parse_assignments, print_json, problem_parameters, table
 from kerncast.core.io.arguments import Help, named_values
 from kerncast.core.io.terminal import TextTable
 from kerncast.core.software import FRAMEWORK, parts, short_name
@@ -41,7 +38,7 @@ EXIT = {"fresh": 0, "drifted": 1, "cannot tell": 3}
 
 
 @group("models")
-def command(*, store: StorePath = None, as_json: Json = False) -> None:
+def models_verb(*, store: StorePath = None, as_json: Json = False) -> None:
     """List the models in the store, or manage them: add, slim, trust, remove, show, find, check.
 
     A model is found by op, family, device, coverage and software. First come models that cover the problem: what
@@ -90,7 +87,7 @@ def _size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
 
 
-@command.verb("add")
+@models_verb.verb("add")
 def add(
     model: Annotated[Path, Help(metavar="MODEL", names="model_folders")],
     *,
@@ -115,7 +112,7 @@ def add(
     _tell(entry, "added and trusted" if trust else "added", as_json)
 
 
-@command.verb("trust")
+@models_verb.verb("trust")
 def trust(
     model: StoredModel,
     *,
@@ -142,7 +139,7 @@ def trust(
         echo(f"{done}: {loaded.path} ({digest})")
 
 
-@command.verb("slim")
+@models_verb.verb("slim")
 def slim(
     model: Annotated[Path, Help(metavar="MODEL", names="models")],
     *,
@@ -168,7 +165,7 @@ def slim(
         echo(f"written {made.path}: {_size(after)}, from {_size(before)}")
 
 
-@command.verb("remove")
+@models_verb.verb("remove")
 def remove(
     model: Annotated[str, Help(metavar="ID", names="stored_models")],
     *,
@@ -179,7 +176,7 @@ def remove(
     _tell(Store.open(store).remove(model), "removed", as_json)
 
 
-@command.verb("show")
+@models_verb.verb("show")
 def show(
     model: Annotated[str, Help(metavar="ID", names="stored_models")],
     *,
@@ -191,7 +188,7 @@ def show(
     _show(entry, entry.load().manifest.hull, as_json)
 
 
-@command.verb("find")
+@models_verb.verb("find")
 def find(
     op: Annotated[str, Help(metavar="OP", names="ops")],
     problem: Annotated[Sequence[str], Help(metavar="[NAME=VALUE]...")] = (),
@@ -265,7 +262,7 @@ def _said(text: str) -> str:
     return short_name(text) if FRAMEWORK in known or not known else "; ".join(f"{name}: {known[name]}" for name in known)
 
 
-@command.verb("check")
+@models_verb.verb("check")
 def check(
     model: StoredModel,
     *,

@@ -13,21 +13,24 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from kerncast.answering.prediction import Prediction
+from kerncast.app.api.arguments import model_of
 from kerncast.app.api.predict import predict, predict_everywhere, refuse_without_request
-from kerncast.app.api.printing import echo, echo_exactly
-from kerncast.app.api.results import model_of
-from kerncast.app.cli.asking import (
+from kerncast.app.api.showing import echo, echo_exactly
+from kerncast.app.cli.verb import Call, verb
+from kerncast.app.cli.views import (
     ConfigsOf,
+    Json,
     ProblemText,
     answer_table,
+    assignments,
     checked_problems,
     device_of,
     parse_assignments,
+    print_json,
     read_problems,
     steps,
+    table,
 )
-from kerncast.app.cli.verb import Call, verb
-from kerncast.app.cli.views.output import Json, assignments, print_json, table
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.foreign import JSON
 from kerncast.core.io.terminal import json_printable, known
@@ -43,17 +46,16 @@ from kerncast.models.store.find import only_group
 from kerncast.models.store.store import Store
 
 Told = TypeVar("Told", "Answer", "Prediction")
-ALL, FORMS = "all", (".svg", ".html")
+ALL = "all"
 
 
 @verb("predict", predict)
-def command(
+def predict_verb(
     call: Call,
     name: Annotated[str, Help(metavar="OP|MODEL|ID|REQUEST", names="models_and_ops")],
     problem: ProblemText = (),
     *,
     configs: ConfigsOf = None,
-    picture: Annotated[Path | None, Help("With `device=all`: also write bars.", metavar="FILE.svg|html")] = None,
     as_json: Json = False,
 ) -> None:
     """Predict how long a problem takes on a device, with a 90 % interval; you need neither the device nor data.
@@ -73,7 +75,7 @@ def command(
 
     \b
     kerncast predict gemm M=4096 N=4096 K=4096 dtype=bf16 --device h100
-    kerncast predict gemm M=4096 N=4096 K=4096 dtype=bf16 --device all --picture gemm.svg
+    kerncast predict gemm M=4096 N=4096 K=4096 dtype=bf16 --device all
     kerncast predict gemm M=4096 N=4096 K=4096 dtype=bf16 --device mygpu.toml --software vllm --json
     kerncast predict exp --device wormhole_b0 dim2=1024 dim3=1024 dtype=bf16 buffer=l1
     kerncast predict pooled M=128 N=1536 K=7168 dtype=fp8 layout=rcr --device mygpu.toml
@@ -83,10 +85,6 @@ def command(
     kerncast predict requests.json --model exp_model > replies.json
     """
     device, config = call["device"], call["config"]
-    if picture is not None and device != ALL:
-        raise InvalidValue("--picture compares devices: give --device all, or leave it out")
-    if picture is not None and picture.suffix not in FORMS:
-        raise InvalidValue(f"a picture is FILE.svg or FILE.html, got '{picture.name}': name one of these")
     if config and configs is not None:
         raise InvalidValue("--config names one config and --configs several to choose from: leave one of them out")
     if not problem and is_request(name):
@@ -96,7 +94,7 @@ def command(
         return
     refuse_without_request(model=bool(call["model"]), strict=call["strict"], compiled=not call["compiled"])
     if _is_op(name) and configs is None:
-        _by_op(call, name, problem, picture, as_json)
+        _by_op(call, name, problem, as_json)
         return
     if device == ALL:
         raise InvalidValue("--device all asks all models of an op: name the op, or one device")
@@ -144,12 +142,10 @@ def _is_op(name: str) -> bool:
     return True
 
 
-def _by_op(call: Call, name: str, problem: Sequence[str], picture: Path | None, as_json: bool) -> None:
+def _by_op(call: Call, name: str, problem: Sequence[str], as_json: bool) -> None:
     """Ask the models of an op."""
     from kerncast.answering.prediction import OpAnswerer, devices_of
-    from kerncast.app.api.predict import picture as drawn
-    from kerncast.app.cli.views.predictions import show, show_devices
-    from kerncast.core.io.atomic import write_text
+    from kerncast.app.cli.views import show_devices, show_predictions
 
     device, software, family = call["device"], call["software"], call["family"]
     opened = Store.open(call["store"])
@@ -164,9 +160,6 @@ def _by_op(call: Call, name: str, problem: Sequence[str], picture: Path | None, 
         if len(given) != 1:
             raise InvalidValue(f"--device all compares devices on one problem, got {len(given):,}: name a device, or a problem")
         found = predict_everywhere(name, given[0], **options)
-        if picture is not None:
-            write_text(picture, drawn(found, picture.suffix.removeprefix(".")))
-            echo(f"picture: {picture}", err=True)
     else:
         found = predict(name, given, device=where, **options)
     found = [_unless_unbuilt(item, kernel) for item in found]
@@ -175,7 +168,7 @@ def _by_op(call: Call, name: str, problem: Sequence[str], picture: Path | None, 
     elif device == ALL:
         show_devices(found)
     else:
-        show(found, listed)
+        show_predictions(found, listed)
     if not all(item.ok for item in found) and device != ALL:
         raise SystemExit(1)
 

@@ -11,14 +11,12 @@ from typing import Annotated, Any
 
 import click
 
-from kerncast.app.api.on_ray import HERE, Cluster, spread_over
-from kerncast.app.api.printing import echo
+from kerncast.app.api.arguments import HERE, Cluster, spread_over
 from kerncast.app.api.regenerate import first_look, rerun, update
-from kerncast.app.api.showing import shown
-from kerncast.app.cli.options import in_options
+from kerncast.app.api.showing import echo, shown
 from kerncast.app.cli.signals import polite_signals
-from kerncast.app.cli.verb import Call, VerbGroup, group, verb
-from kerncast.app.cli.views.output import Json, assignments, duration, print_json, table
+from kerncast.app.cli.verb import Call, VerbGroup, group, in_options, verb
+from kerncast.app.cli.views import Json, assignments, duration, print_json, table
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.quoting import word
 from kerncast.data.formats import get_importer
@@ -44,7 +42,7 @@ class _Routines(VerbGroup):
 
 
 @group("regenerate", kind=_Routines)
-def command() -> None:
+def regenerate_verb() -> None:
     """Measure, train and compare again, and replace a model if the new one is not worse and --replace says so.
 
     ROUTINE is one that ships (a100-mm, conv-cpu, gemm-cpu, inductor-cpu, reshard-cpu, ttnn-concatenate-heads,
@@ -90,7 +88,7 @@ def routine(call: Call, name: Annotated[str, Help(metavar="ROUTINE")], *, as_jso
         raise SystemExit(1)
 
 
-@command.verb("update", update)
+@regenerate_verb.verb("update", update)
 def update_model(call: Call, *, as_json: Json = False) -> None:
     """Continue a model with new measurements, and keep the result if it is not worse.
 
@@ -121,7 +119,7 @@ def update_model(call: Call, *, as_json: Json = False) -> None:
         raise SystemExit(1)
 
 
-@command.verb("quickstart", first_look)
+@regenerate_verb.verb("quickstart", first_look)
 def quickstart(call: Call, *, as_json: Json = False) -> None:
     """Measure real GEMM kernels on this machine, learn to choose among them, and see what that is worth.
 
@@ -188,7 +186,7 @@ def _print_table(shapes: list[dict[str, Any]], totals: dict[str, Any]) -> None:
     echo(f"Exported to C in {exported['path']} ({exported['self_test']}). Choosing for a new shape takes: {quick}.")
 
 
-@command.verb("shipped")
+@regenerate_verb.verb("shipped")
 def shipped_models(
     *,
     out: Annotated[Path, Help("Where the models are written, each in a folder of its own.", metavar="WORKDIR")] = Path(
@@ -307,4 +305,4 @@ def _show(routine: Routine, outcomes: list[FamilyOutcome], folder: Path, as_json
             )
 
 
-command.add_command(routine)
+regenerate_verb.add_command(routine)

@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from kerncast.app.api.printing import echo, echo_exactly
+from kerncast.app.api.showing import echo, echo_exactly
 from kerncast.app.cli import json_printed
 from kerncast.app.cli.signals import polite_signals
 from kerncast.app.cli.verb import Call, verb
-from kerncast.app.cli.views.output import Json
-from kerncast.app.serve import explore
-from kerncast.app.serve.server import serve
-from kerncast.app.serve.settings import PORT
+from kerncast.app.cli.views import Json
+from kerncast.app.serve.server import PORT, explore, serve
 from kerncast.core.io.arguments import Help
 from kerncast.errors import InvalidValue
 
 
 @verb("serve", serve)
-def command(
+def serve_verb(
     call: Call,
     paths: Annotated[Sequence[Path], Help(metavar="[PATH|ID...]", names="models_and_data")] = (),
     *,

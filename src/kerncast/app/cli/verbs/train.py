@@ -1,4 +1,4 @@
-"""`kerncast train`."""
+"""`kerncast train`, `evaluate` and `compare`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,31 @@ from typing import Annotated, Any
 
 import click
 
-from kerncast.app.api.printing import echo
-from kerncast.app.api.results import row_conditions
-from kerncast.app.api.showing import shown
+from kerncast.app.api.arguments import row_conditions
+from kerncast.app.api.evaluate import compare, evaluate, write_files
+from kerncast.app.api.showing import echo, shown
 from kerncast.app.api.train import train
-from kerncast.app.cli.knobs import converted_knobs, learner_options
-from kerncast.app.cli.options import in_options
-from kerncast.app.cli.verb import Call, verb
-from kerncast.app.cli.views.evaluation import show
-from kerncast.app.cli.views.output import Json, assignments, print_json
-from kerncast.core.io.arguments import Help
+from kerncast.app.cli.verb import Call, converted_knobs, in_options, learner_options, verb
+from kerncast.app.cli.views import Json, assignments, print_json, show_blocks, working
+from kerncast.core.io.arguments import Help, check_place
 from kerncast.core.io.quoting import word
 from kerncast.core.io.terminal import distinct
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import InvalidValue
-from kerncast.evaluating.text import beside_blocks, figure_blocks, off_grid_blocks, unseen_device_blocks
+from kerncast.evaluating.results import write_predictions
+from kerncast.evaluating.text import (
+    beside_blocks,
+    evaluation_blocks,
+    figure_blocks,
+    off_grid_blocks,
+    unseen_device_blocks,
+    verdict_blocks,
+)
 from kerncast.models.model import Model
 
 
 @verb("train", train, knobs=learner_options)
-def command(
+def train_verb(
     call: Call,
     *,
     no_folds: Annotated[bool, Help("Train without evaluation: one fit, no figures, no intervals.")] = False,
@@ -105,10 +110,10 @@ def _show_trained(trained: Model, call: Call, base: Path | None, no_folds: bool)
         echo("", f"written to {out}. Next: kerncast evaluate {word(out)} {data_to_judge}")
         return
     how = "on one fixed hold-out" if base is not None else f"out of fold, {trained.evaluation['folds']} folds"
-    show(figure_blocks(trained.evaluation, f"{how} by {trained.evaluation['split']}"))
-    show(beside_blocks(trained.evaluation))
-    show(off_grid_blocks(trained.evaluation.get("off_grid", ())))
-    show(unseen_device_blocks(trained.evaluation.get("unseen_devices", ())))
+    show_blocks(figure_blocks(trained.evaluation, f"{how} by {trained.evaluation['split']}"))
+    show_blocks(beside_blocks(trained.evaluation))
+    show_blocks(off_grid_blocks(trained.evaluation.get("off_grid", ())))
+    show_blocks(unseen_device_blocks(trained.evaluation.get("unseen_devices", ())))
     split = "config" if trained.evaluation["split"] == "config" else "problem"
     held = "HELD_OUT_DATASET" if base is not None else f"{same} --split {split}"
     echo("", f"written to {out}. Next: kerncast evaluate {word(out)} {held} --report report.html")
@@ -130,3 +135,62 @@ def _show_moved(model: Model, out: Path) -> None:
         elif facts["after"] >= facts["before"]:
             echo("! the rows do not improve the model: measure more of them, and other sizes")
     echo(f"written to {out}. Next: kerncast models add {word(out)}, or measure more and move it again")
+
+
+@verb("evaluate", evaluate)
+def evaluate_verb(call: Call, *, as_json: Json = False) -> None:
+    """Score a model against the best measured config of every problem that it has not seen.
+
+    Problems that the model was trained on are left out and counted. To judge on the training data itself, refit
+    the recipe fold by fold with --split. With --on ray, every fold of --split, of all --seeds, is a task of a cluster; the
+    figures are the same.
+
+    \b
+    kerncast evaluate model new_measurements
+    kerncast evaluate model quickstart/gemm_cpu --split problem --report report.html
+    kerncast evaluate model quickstart/gemm_cpu --split problem --off-grid
+    kerncast evaluate model h100 --split nk --json
+    """
+    report, rows = (None if call[name] is None else Path(call[name]) for name in ("report", "save_predictions"))
+    check_place("report", report)
+    check_place("save_predictions", rows)
+    loaded = Model.load(call["model"])
+    with shown(plain=True) as progress:
+        found = call(model=loaded, report=None, save_predictions=None, progress=progress)
+    # Print the figures first, so that a full disk cannot lose them.
+    if as_json:
+        print_json(found.as_json(call["worst"]))
+    else:
+        show_blocks(evaluation_blocks(found.as_json(), call["worst"]))
+    with shown(plain=True) as progress:
+        write_files(found, loaded, report, rows, progress)
+    if report is not None and not as_json:
+        echo("", f"report: {report}")
+
+
+@verb("compare", compare)
+def compare_verb(
+    call: Call, *, strict: Annotated[bool, Help("Exit 1 on AMBIGUOUS too.")] = False, as_json: Json = False
+) -> None:
+    """Is the new model safe to ship? BETTER, SAME, WORSE (exit 1) or AMBIGUOUS, with reasons.
+
+    The models are compared problem by problem, on problems that neither was trained on.
+
+    \b
+    kerncast compare model model2 held_out
+    kerncast compare model model2 held_out --tier tree
+    kerncast compare model model2 held_out --strict --max-p10 1 --json
+    """
+    place = call["save_predictions"] and Path(call["save_predictions"])
+    check_place("save_predictions", place)
+    with working("comparing"):
+        found = call(save_predictions=None)
+    # Print the verdict first, so that a full disk cannot lose it.
+    if as_json:
+        print_json(found.as_json())
+    else:
+        show_blocks(verdict_blocks(found.verdict, found.reasons, found.as_json()))
+    if place is not None:
+        write_predictions(place, found.problems)
+    if found.verdict == "WORSE" or (strict and found.verdict == "AMBIGUOUS"):
+        raise SystemExit(1)

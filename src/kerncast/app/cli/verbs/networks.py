@@ -1,15 +1,15 @@
-"""`kerncast torch`: torch.compile."""
+"""Verbs about whole networks: `kerncast estimate` and `torch`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-from kerncast.app.api.printing import echo
+from kerncast.app.api.estimate import estimate
+from kerncast.app.api.showing import echo
 from kerncast.app.api.validate import validate
-from kerncast.app.cli.asking import steps
-from kerncast.app.cli.verb import Call, group
-from kerncast.app.cli.views.output import Json, draw, print_json, table
+from kerncast.app.cli.verb import Call, group, in_options, verb
+from kerncast.app.cli.views import Json, draw, print_json, steps, table
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.quoting import word
 from kerncast.torch.reporting import Report
@@ -18,8 +18,31 @@ from kerncast.torch.shapes import shapes_of
 from kerncast.torch.validation import MODE_HEADERS, PRODUCT_HEADERS
 
 
+@verb("estimate", estimate)
+def estimate_verb(call: Call, *, as_json: Json = False) -> None:
+    """Estimate a step of a whole model on a device, op by op, from its Hugging Face config.
+
+    CONFIG is a config.json or the folder that holds it: a decoder, dense or with experts, with grouped or latent attention.
+    Each op is predicted by a model of your store or one that ships, else by its roofline; the table says which. The time is
+    that of the kernels: the last line says what is not in it.
+
+    \b
+    kerncast estimate Llama-3.1-70B --device h200 --tp 4 --batch 64 --context 4096
+    kerncast estimate Llama-3.1-70B --device h200 --tp 4 --batch 4 --context 4096 --phase prefill --dtype fp8
+    kerncast estimate DeepSeek-V3 --device b200 --tp 1 --ep 16 --batch 2048 --context 8192 --imbalance 1.2
+    kerncast estimate config.json --device all --batch 16 --context 2048
+    """
+    found = call()
+    if as_json:
+        print_json(found.as_json())
+        return
+    echo(found.title)
+    draw(found.table)
+    echo(*(in_options(text, estimate_verb) for text in found.closing))
+
+
 @group("torch")
-def command() -> None:
+def torch_verb() -> None:
     """PyTorch's compiler: the matrix products it meets in a model, and how well a model of kerncast chooses their kernels.
 
     These commands need torch: pip install 'kerncast[torch]'. They run the Python file that you name, with your rights.
@@ -33,7 +56,7 @@ def command() -> None:
     """
 
 
-@command.verb("shapes")
+@torch_verb.verb("shapes")
 def shapes(
     file: Annotated[str, Help(metavar="FILE.py[:FUNCTION]")],
     *,
@@ -69,7 +92,7 @@ def shapes(
         echo(f"next: kerncast collect FAMILY --problems {word(out)} --out data, with a family of `kerncast list family`")
 
 
-@command.verb("validate", validate)
+@torch_verb.verb("validate", validate)
 def validation(
     call: Call,
     *,
@@ -104,7 +127,7 @@ def validation(
         raise SystemExit(1)
 
 
-@command.verb("report")
+@torch_verb.verb("report")
 def report(file: Annotated[Path, Help(metavar="FILE.json")], *, as_json: Json = False) -> None:
     """Show what was decided in a program that ran with KERNCAST_REPORT=FILE.json.
 

@@ -1,1 +1,0 @@
-"""How results and progress are shown."""
