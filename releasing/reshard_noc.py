@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kerncast.core.arrays import Floats, Ints
-from kerncast.library.ops.reshard_pages import GRID, NAMES
+from kerncast.library.ops.reshard import GRID, NAMES
 
 STRATEGIES = 3  # block, width, height, as the op codes them
 TORUS = (10, 12)

@@ -189,7 +189,7 @@ def flex_model(tmp_path_factory):
     import polars as pl
 
     from kerncast.data import schema
-    from kerncast.library.families.flex_attention_triton import flex_attention_triton
+    from kerncast.library.families.inductor_choices import flex_attention_triton
 
     folder = tmp_path_factory.mktemp("flex")
     shapes = [(b, h, s, d) for b in (1, 2, 4) for h in (4, 8) for s in (256, 512, 1024, 2048) for d in (32, 64)]

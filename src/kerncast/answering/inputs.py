@@ -20,7 +20,7 @@ from kerncast.data.formats import Options
 from kerncast.data.importing import import_files, recognised
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.learning.tables.measurements import label_table
-from kerncast.library.problems.tables import is_table
+from kerncast.library.problems.files import is_table
 from kerncast.measuring.sweeping.selection import (
     DIMENSIONS,
     Kernels,

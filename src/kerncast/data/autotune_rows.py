@@ -12,9 +12,9 @@ from typing import Any
 from kerncast.core.device import Device
 from kerncast.core.op import Family
 from kerncast.data import schema
-from kerncast.library.families.flex_attention_triton import flex_attention_triton
 from kerncast.library.families.gemm_inductor_cpp import gemm_inductor_cpp
 from kerncast.library.families.gemm_triton import triton
+from kerncast.library.families.inductor_choices import flex_attention_triton
 from kerncast.library.families.torch_products import triton_config
 
 FAILED = "Inductor could not run it, and does not say why"

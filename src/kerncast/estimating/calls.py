@@ -13,7 +13,7 @@ from typing import Any
 from kerncast.core import dtypes
 from kerncast.core.expr import Program, constant
 from kerncast.estimating.formats import activation_type, weight_bytes
-from kerncast.library.ops.attention_context import causal_pairs
+from kerncast.library.ops.attention import causal_pairs
 
 LAYOUT = "rcr"
 """A linear layer keeps its weights as N rows of K."""

@@ -24,7 +24,7 @@ from kerncast.learning.learners.contract import read_arrays
 from kerncast.learning.learners.lightgbm_text import load_forest
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
-from kerncast.library.problems.tables import read_points
+from kerncast.library.problems.files import read_points
 
 DOCS = Path(__file__).parents[3] / "docs" / "security.md"
 FAMILY = family_named("gemm/triton")

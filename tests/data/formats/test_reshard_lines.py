@@ -9,7 +9,7 @@ import pytest
 from kerncast.data.formats import Options
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.library.families.reshard import reshard_single
+from kerncast.library.families.single import reshard_single
 from kerncast.testing.importers import ImporterContract
 
 HEADER = "in_grid,out_grid,group,coef,intercept,r^2,RRMSE,RMSRE,num_points\n"

@@ -12,7 +12,7 @@ from kerncast.data.formats import Options
 from kerncast.data.formats.tt_metal.writing import write_vectors
 from kerncast.data.importing import import_files
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.library.families.reshard import reshard_single
+from kerncast.library.families.single import reshard_single
 from kerncast.testing.models import synthetic_dataset
 
 SLOPE, START = 36.5, 900.0

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from kerncast.data import Dataset
-from kerncast.library.families.reshard import reshard_single
+from kerncast.library.families.single import reshard_single
 from kerncast.models.model import Model
 from kerncast.training.train import Recipe, train
 

@@ -8,7 +8,7 @@ import pytest
 import kerncast
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.library.families.reshard import reshard_single
+from kerncast.library.families.single import reshard_single
 
 
 @pytest.fixture(scope="module")

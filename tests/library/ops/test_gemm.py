@@ -18,7 +18,7 @@ from kerncast.errors import BadFile, InvalidValue
 from kerncast.library.families.gemm_cpu import gemm_cpu
 from kerncast.library.families.gemm_triton import triton
 from kerncast.library.ops.gemm import gemm
-from kerncast.library.problems.tables import complete
+from kerncast.library.problems.files import complete
 from kerncast.library.registry import OPS
 from kerncast.native import MISSING, encode
 from kerncast.native.tiers.build import plain_tiers

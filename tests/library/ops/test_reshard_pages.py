@@ -8,8 +8,8 @@ from kerncast.core.device import hardware_namespace
 from kerncast.core.expr import Program
 from kerncast.core.op import Problem
 from kerncast.library import devices
-from kerncast.library.families.reshard import reshard_cpu, reshard_single
-from kerncast.library.ops import reshard_pages
+from kerncast.library.families.single import reshard_cpu, reshard_single
+from kerncast.library.ops import reshard
 
 NAMES = ("block", "width", "height")
 CASES = [
@@ -68,7 +68,7 @@ def test_shipped_tables_are_what_the_generator_computes(strategies, grids):
     """The file beside the code is not older than the code."""
     (in_x, in_y), (out_x, out_y) = grids
     place = (*strategies, in_x - 1, in_y - 1, out_x - 1, out_y - 1)
-    shipped = [table.values[np.ravel_multi_index(place, table.shape)] for table in reshard_pages.network_tables().values()]
+    shipped = [table.values[np.ravel_multi_index(place, table.shape)] for table in reshard.network_tables().values()]
     np.testing.assert_allclose(shipped, reshard_noc.rounded(reshard_noc.loads(strategies, grids)), rtol=1e-6)
 
 
@@ -115,7 +115,7 @@ def test_a_device_without_a_network_has_no_features_of_it():
 def test_the_floor_of_a_reshard_on_a_chip_is_its_network():
     """Work on the chip: no time for main memory, and the roofline is the busiest link or core."""
     p = reshard_single.namespace
-    work = reshard_pages.OnChip(p.tiles * 0, 2 * p.tiles * p.tile_bytes, p)
+    work = reshard.OnChip(p.tiles * 0, 2 * p.tiles * p.tile_bytes, p)
     hw = devices.get("wormhole_b0").bindings(reshard_single.op.dtype, ["bf16"])
     floor = Program({"floor": work.roofline_ns(hardware_namespace())}).bind(hw)
     shape = {"height_tiles": 8, "width_tiles": 8, "in_x": 2, "in_y": 2, "out_x": 1, "out_y": 1}

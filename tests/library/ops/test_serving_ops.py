@@ -11,7 +11,7 @@ from kerncast.core.op import Problem
 from kerncast.errors import InvalidValue
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
-from kerncast.library.ops.attention_context import attention_context
+from kerncast.library.ops.attention import attention_context
 from kerncast.library.registry import OPS
 
 ATTENTION = {"heads": 8, "kv_heads": 2, "head_dim": 64, "dtype": "bf16", "kv_dtype": "fp8"}

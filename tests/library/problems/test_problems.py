@@ -11,8 +11,8 @@ from kerncast.core.op import Op, Problem
 from kerncast.core.parameters import Bool, Choice, Int
 from kerncast.core.space import Constraint
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.library.ops.eltwise_unary import eltwise_unary
 from kerncast.library.ops.gemm import gemm
+from kerncast.library.ops.ttnn_ops import eltwise_unary
 from kerncast.library.problems import named_sets, parse_vary, problem_set
 
 PLAIN = {"dtype": ["fp32"], "layout": ["rcr"]}

@@ -7,7 +7,7 @@ import pytest
 
 from kerncast.core.op import Config, Problem
 from kerncast.data import Dataset
-from kerncast.library.families.reshard import reshard_cpu
+from kerncast.library.families.single import reshard_cpu
 from kerncast.measuring.backends.cpu.part import Machine
 from kerncast.measuring.backends.cpu.reshard import ReshardPart
 from kerncast.measuring.backends.cpu.reshard.pages import moves, placement

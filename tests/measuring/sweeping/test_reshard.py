@@ -15,7 +15,7 @@ from kerncast.core.space import Constraint
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library import devices
-from kerncast.library.families.reshard import reshard_cpu, reshard_single
+from kerncast.library.families.single import reshard_cpu, reshard_single
 from kerncast.library.ops.reshard import reshard
 from kerncast.measuring.sweeping import Selection, Slice, Sweep, Vectors, open_sweep, write_vectors
 from kerncast.measuring.sweeping.files import SweepFramework

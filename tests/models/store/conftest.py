@@ -5,7 +5,7 @@ from resharding import reshard_rows
 from tests.support.needs import require
 
 from kerncast.data import Dataset
-from kerncast.library.families.reshard import reshard_single
+from kerncast.library.families.single import reshard_single
 from kerncast.training.train import Recipe, train
 
 

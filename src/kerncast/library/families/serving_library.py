@@ -11,23 +11,226 @@ from kerncast.core.expr import Expr, Namespace, Table, ceil, ceil_div, constant,
 from kerncast.core.op import Family, Op
 from kerncast.core.parameters import Categorical
 from kerncast.core.space import Constraint
-from kerncast.library.families.attention_tiles import HIDDEN_NS, cache_features, causal_features, full_features, parts_of_time
-from kerncast.library.families.expert_tiles import expert_features
 from kerncast.library.families.library_tiles import library_features
-from kerncast.library.families.recurrent_tiles import conv_features, state_features
-from kerncast.library.families.serving_sources import OTHER_WORK, SOURCES, TAKES
-from kerncast.library.families.serving_tiles import Cache, Prompt, cache_misfits, hardware_numbers, prompt_misfits
-from kerncast.library.ops.attention_context import attention_context
-from kerncast.library.ops.attention_encoder import attention_encoder
-from kerncast.library.ops.attention_generation import attention_generation
-from kerncast.library.ops.causal_conv import causal_conv
-from kerncast.library.ops.collective import collective
-from kerncast.library.ops.linear_attention import linear_attention
-from kerncast.library.ops.mla_bmm import mla_bmm
-from kerncast.library.ops.mla_context import CACHED, LATENT, QUERY, VALUE, mla_context
-from kerncast.library.ops.mla_generation import mla_generation
+from kerncast.library.families.serving_tiles import (
+    HIDDEN_NS,
+    Cache,
+    Prompt,
+    cache_features,
+    cache_misfits,
+    causal_features,
+    conv_features,
+    expert_features,
+    full_features,
+    hardware_numbers,
+    parts_of_time,
+    prompt_misfits,
+    state_features,
+)
+from kerncast.library.ops.attention import attention_context, attention_encoder, attention_generation
+from kerncast.library.ops.mla import CACHED, LATENT, QUERY, VALUE, mla_bmm, mla_context, mla_generation
 from kerncast.library.ops.moe import moe
-from kerncast.library.ops.quantize import quantize
+from kerncast.library.ops.recurrent import causal_conv, linear_attention
+from kerncast.library.ops.serving import collective, quantize
+
+SOURCES: dict[str, dict[str, int]] = {
+    "attention_context": {
+        "other": 0,
+        "torch_flow": 1,
+        "torch_flow_flashinfer": 2,
+        "trtllm_mha": 3,
+        "triton": 4,
+        "fa3": 5,
+        "flashinfer": 6,
+        "flash_attention": 7,
+        "vllm_flash_attn": 8,
+        "vllm_flash_attn_fa2": 9,
+        "vllm_flash_attn_fa3": 10,
+        "vllm_flash_attn_fa4": 11,
+        "vllm_flashinfer": 12,
+        "vllm_flashinfer_fiprefill": 13,
+        "vllm_flashinfer_fidecode": 14,
+        "vllm_flashinfer_trtllmprefill": 15,
+        "vllm_flashinfer_trtllmdecode": 16,
+        "vllm_triton_attn": 17,
+    },
+    "attention_generation": {
+        "other": 0,
+        "torch_flow": 1,
+        "torch_flow_flashinfer": 2,
+        "trtllm_mha": 3,
+        "triton": 4,
+        "fa3": 5,
+        "flashinfer": 6,
+        "flash_attention": 7,
+        "vllm_flash_attn": 8,
+        "vllm_flash_attn_fa2": 9,
+        "vllm_flash_attn_fa3": 10,
+        "vllm_flash_attn_fa4": 11,
+        "vllm_flashinfer": 12,
+        "vllm_flashinfer_fidecode": 13,
+        "vllm_flashinfer_trtllmdecode": 14,
+        "vllm_triton_attn": 15,
+    },
+    "attention_encoder": {
+        "other": 0,
+        "torch_flow": 1,
+        "triton": 2,
+        "flash_attention_v3": 3,
+        "flash_attention_v4": 4,
+        "vllm_vit_flash_attn_fa2": 5,
+        "vllm_vit_flash_attn_fa3": 6,
+        "vllm_vit_flash_attn_fa4": 7,
+    },
+    "mla_context": {
+        "other": 0,
+        "default": 1,
+        "trtllm_mla": 2,
+        "flash_attention": 3,
+        "triton": 4,
+    },
+    "mla_generation": {
+        "other": 0,
+        "default": 1,
+        "trtllm_mla": 2,
+        "flash_attention": 3,
+        "triton": 4,
+    },
+    "mla_bmm": {
+        "other": 0,
+        "default": 1,
+        "sglang_torch_bmm": 2,
+        "sglang_sgl_kernel_bmm_fp8": 3,
+        "vllm_torch_bmm": 4,
+        "trtllm_bmm_out": 5,
+        "trtllm_bmm_out_dequant_bf16": 6,
+        "trtllm_fp8_block_scaling_bmm_out": 7,
+    },
+    "moe": {
+        "other": 0,
+        "moe_torch_flow": 1,
+        "moe_torch_flow_cutlass": 2,
+        "moe_torch_flow_min_latency": 3,
+        "moe_torch_flow_nongated": 4,
+        "moe_torch_flow_triton_fp8_block": 5,
+        "deepgemm": 6,
+        "sglang_fused_moe_triton": 7,
+        "sglang_fused_moe_triton_situ_as_silu": 8,
+        "sglang_flashinfer_cutlass_moe": 9,
+        "sglang_flashinfer_trtllm_moe": 10,
+        "sglang_marlin_moe": 11,
+        "sglang_marlin_moe_situ_as_silu": 12,
+        "sglang_mxfp4_flashinfer_trtllm_moe": 13,
+        "vllm_fused_moe": 14,
+        "vllm_flashinfer_trtllm_moe_fp4": 15,
+        "vllm_marlin_int4_moe": 16,
+        "vllm_mxfp4_moe": 17,
+        "vllm_xpu_moe": 18,
+        "vllm_xpu_moe_mxfp4": 19,
+        "vllm_unquantizedfusedmoe_triton_tritonexperts": 20,
+        "vllm_unquantizedfusedmoe_flashinfer_cutlass_flashinferexperts": 21,
+        "vllm_unquantizedfusedmoe_flashinfer_trtllm_trtllmbf16experts": 22,
+        "vllm_fp8moe_triton_tritonexperts": 23,
+        "vllm_fp8moe_flashinfer_cutlass_flashinferexperts": 24,
+        "vllm_fp8moe_flashinfer_trtllm_trtllmfp8expertsmodular": 25,
+        "vllm_fp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic": 26,
+        "vllm_modeloptfp8moe_triton_tritonexperts": 27,
+        "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts": 28,
+        "vllm_modeloptfp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic": 29,
+        "vllm_compressedtensorsw4a4nvfp4moe_flashinfer_cutlass_flashinferexperts": 30,
+        "vllm_compressedtensorsw4a4nvfp4moe_flashinfer_trtllm_trtllmnvfp4expertsmodular": 31,
+        "vllm_compressedtensorsw4a4nvfp4moe_flashinfer_trtllm_trtllmnvfp4expertsmonolithic": 32,
+        "vllm_compressedtensorsw4a4mxfp4moe_marlin_marlinexperts": 33,
+        "vllm_compressedtensorsw4a4mxfp4moe_marlin_marlinexperts_situ_as_silu": 34,
+        "vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts": 35,
+        "vllm_gptossmxfp4moe_marlin_marlinexperts": 36,
+        "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic": 37,
+        "vllm_gptossmxfp4moe_flashinfer_trtllm_mxfp4_bf16_trtllmmxfp4expertsmonolithic": 38,
+        "vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular": 39,
+    },
+    "collective": {
+        "other": 0,
+        "NCCL": 1,
+        "oneCCL": 2,
+        "TRTLLM": 3,
+        "TRTLLM_MNNVL_oneshot": 4,
+        "TRTLLM_MNNVL_twoshot": 5,
+        "SGLang_CustomAllReduce_eager": 6,
+        "SGLang_CustomAllReduce_graph": 7,
+        "vLLM_custom_eager": 8,
+        "vLLM_custom_graph": 9,
+    },
+    "quantize": {
+        "other": 0,
+        "sglang": 1,
+        "torch_ops": 2,
+        "static_scaled_fp8_quant": 3,
+        "dynamic_per_token_scaled_fp8_quant_minus_static_scaled_fp8_quant": 4,
+    },
+    "causal_conv": {
+        "other": 0,
+        "causal_conv1d_fn": 1,
+        "causal_conv1d_fn_qkv3": 2,
+        "causal_conv1d_update": 3,
+    },
+    "linear_attention": {
+        "other": 0,
+        "chunk_gated_delta_rule": 1,
+        "chunk_gated_delta_rule_triton": 2,
+        "chunk_gated_delta_rule_flashinfer": 3,
+        "fused_recurrent_gated_delta_rule": 4,
+        "fused_recurrent_gated_delta_rule_packed_decode": 5,
+        "fused_sigmoid_gating_delta_rule_update": 6,
+        "chunk_kda": 7,
+        "chunk_kda_with_fused_gate": 8,
+        "flashkda_fwd": 9,
+        "fused_recurrent_kda": 10,
+        "fused_recurrent_kda_packed_decode": 11,
+        "fused_kda_decode": 12,
+        "kda_fused_decode": 13,
+        "fused_kda_decode_mtp_dspark": 14,
+        "mamba_chunk_scan_combined": 15,
+        "selective_state_update": 16,
+    },
+}
+
+# Code paths that compute something else than the op, and what.
+_WITH_CONVOLUTION = "the convolution before it as well"
+OTHER_WORK = {
+    "moe": {"moe_torch_flow_nongated": "experts without a gate: one projection less"},
+    "linear_attention": dict.fromkeys(
+        ("fused_kda_decode", "kda_fused_decode", "fused_kda_decode_mtp_dspark"), _WITH_CONVOLUTION
+    ),
+}
+
+_PROMPT, _STEP, _DRAFT = ("context",), ("generation",), ("generation", "verify")
+# Which problems a code path is for, where an op has several kinds: by parameter, the labels that it takes.
+TAKES: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
+    "causal_conv": {
+        "causal_conv1d_fn": {"phase": _PROMPT},
+        "causal_conv1d_fn_qkv3": {"phase": _PROMPT},
+        "causal_conv1d_update": {"phase": _DRAFT},
+    },
+    "linear_attention": {
+        "chunk_gated_delta_rule": {"kind": ("gdn",), "phase": _PROMPT},
+        "chunk_gated_delta_rule_triton": {"kind": ("gdn",), "phase": _PROMPT},
+        "chunk_gated_delta_rule_flashinfer": {"kind": ("gdn",), "phase": _PROMPT},
+        "fused_recurrent_gated_delta_rule": {"kind": ("gdn",), "phase": _DRAFT},
+        "fused_recurrent_gated_delta_rule_packed_decode": {"kind": ("gdn",), "phase": _STEP},
+        "fused_sigmoid_gating_delta_rule_update": {"kind": ("gdn", "kda"), "phase": _DRAFT},
+        "chunk_kda": {"kind": ("kda",), "phase": _PROMPT},
+        "chunk_kda_with_fused_gate": {"kind": ("kda",), "phase": _PROMPT},
+        "flashkda_fwd": {"kind": ("kda",), "phase": _PROMPT},
+        "fused_recurrent_kda": {"kind": ("kda",), "phase": _DRAFT},
+        "fused_recurrent_kda_packed_decode": {"kind": ("kda",), "phase": _STEP},
+        "fused_kda_decode": {"kind": ("kda",), "phase": _STEP},
+        "kda_fused_decode": {"kind": ("kda",), "phase": _STEP},
+        "fused_kda_decode_mtp_dspark": {"kind": ("kda",), "phase": ("verify",)},
+        "mamba_chunk_scan_combined": {"kind": ("mamba2",), "phase": _PROMPT},
+        "selective_state_update": {"kind": ("mamba2",), "phase": _DRAFT},
+    },
+}
+
 
 Physics = Callable[[Namespace, Namespace], Mapping[str, Expr]]
 

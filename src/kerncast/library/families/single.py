@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kerncast.core.expr import Expr, Namespace
+from kerncast.core.expr import Expr, Namespace, constant
 from kerncast.core.op import Family, Op
+from kerncast.core.parameters import Int
 from kerncast.library.families.library_tiles import library_features
-from kerncast.library.ops.concatenate_heads import concatenate_heads
-from kerncast.library.ops.create_qkv_heads import create_qkv_heads
-from kerncast.library.ops.eltwise_unary import eltwise_unary
-from kerncast.library.ops.flex_attention import flex_attention
-from kerncast.library.ops.gemm import gemm
+from kerncast.library.ops.attention import flex_attention
+from kerncast.library.ops.gemm import gemm, mixed_mm
 from kerncast.library.ops.grouped_conv import grouped_conv_bwd_data, grouped_conv_bwd_weight, grouped_conv_forward
-from kerncast.library.ops.matmul_sharded import matmul_sharded
-from kerncast.library.ops.mixed_mm import mixed_mm
-from kerncast.library.ops.paged_sdpa_decode import paged_sdpa_decode
+from kerncast.library.ops.reshard import OnChip, reshard
+from kerncast.library.ops.ttnn_ops import concatenate_heads, create_qkv_heads, eltwise_unary, matmul_sharded, paged_sdpa_decode
 
 DOC = "the device library's own kernel"
 PLAIN = "plain timings: whatever kernel ran"
@@ -61,3 +58,24 @@ grouped_conv_forward_single = _single(grouped_conv_forward, PLAIN)
 grouped_conv_bwd_data_single = _single(grouped_conv_bwd_data, PLAIN)
 grouped_conv_bwd_weight_single = _single(grouped_conv_bwd_weight, PLAIN)
 flex_attention_single = _single(flex_attention, PLAIN)
+
+
+class ReshardSingle(Family):
+    id = "reshard/single"
+    doc = "the device library's own kernel"
+    op = reshard
+
+    def work(self, p: Namespace) -> OnChip:
+        """Shards are in the cores' own memory, so the network between them sets the floor, not DRAM."""
+        return OnChip(constant(0), 2 * p.tiles * p.tile_bytes, p)
+
+
+class ReshardCpu(Family):
+    id = "reshard/cpu"
+    doc = "shards as separate buffers in main memory, tiles moved by worker threads"
+    op = reshard
+    environment_parameters = {"threads": Int(1, 256, default=1, doc="threads that move tiles")}
+
+
+reshard_single = ReshardSingle()
+reshard_cpu = ReshardCpu()

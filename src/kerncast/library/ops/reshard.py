@@ -2,15 +2,131 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
 
 from kerncast.core.dtypes import bytes_per_element, dtype_parameter
-from kerncast.core.expr import Expr, Namespace, constant, log2, mod, where
+from kerncast.core.expr import Expr, Namespace, Table, constant, log2, lookup, maximum, mod, where
 from kerncast.core.op import Op, Suite, Work
 from kerncast.core.parameters import Categorical, Int, Value
 from kerncast.core.space import Constraint
-from kerncast.library.ops import reshard_pages
 from kerncast.library.ops.ttnn import DTYPES, TILE
+
+# Written by releasing/reshard_noc.py.
+FILE = Path(__file__).with_name("reshard_noc.npz")
+NAMES = ("busiest", "row_by_row", "at_once", "ring_x", "ring_y", "ring_streams", "wraps_x", "wraps_y", "queue")
+# Cores along each side of the chip's grid. A side of a tensor is cut into at most as many parts as there are cores.
+GRID = 8
+MOST_PARTS = GRID**2
+
+
+@cache
+def network_tables() -> Mapping[str, Table]:
+    """The tables of `reshard_noc`: [in strategy, out strategy, in x - 1, in y - 1, out x - 1, out y - 1]."""
+    with FILE.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        return {name: Table.of(stored[name].astype(np.float64)) for name in NAMES}
+
+
+@cache
+def _common() -> Table:
+    """The greatest common divisor of two numbers of parts, from 1."""
+    return Table.of([[math.gcd(a, b) for b in range(1, MOST_PARTS + 1)] for a in range(1, MOST_PARTS + 1)])
+
+
+@cache
+def _met() -> Table:
+    """The largest number of `a` equal parts of a length that one of `b` equal parts overlaps."""
+
+    def most(a: int, b: int) -> int:
+        return max(-((-(part + 1) * a) // b) - (part * a) // b for part in range(b))
+
+    return Table.of([[most(a, b) for b in range(1, MOST_PARTS + 1)] for a in range(1, MOST_PARTS + 1)])
+
+
+def parts(p: Namespace, side: str) -> tuple[Expr, Expr]:
+    """The numbers of parts into which a side (`in`, `out`) cuts the height and the width."""
+    return p.height_tiles / getattr(p, f"{side}_shard_rows"), p.width_tiles / getattr(p, f"{side}_shard_columns")
+
+
+def network_load(p: Namespace, name: str) -> Expr:
+    """An entry of `reshard_noc`: the share of the tensor that some part of the network carries."""
+    grids = (p.in_x - 1, p.in_y - 1, p.out_x - 1, p.out_y - 1)
+    return lookup(network_tables()[name], p.in_strategy, p.out_strategy, *grids)
+
+
+def network_ns(p: Namespace, hw: Namespace) -> Expr:
+    """The time that the busiest link or core of the network needs for its share of the tensor."""
+    busiest = p.tiles * p.tile_bytes * network_load(p, "busiest")
+    return busiest / (hw.noc_link_bytes_per_cycle * hw.max_clock_mhz) * 1000.0
+
+
+@dataclass(frozen=True)
+class OnChip(Work):
+    """The work of a reshard between the cores of a chip: nothing goes through main memory, so the network is its floor."""
+
+    p: Namespace
+
+    def parts_ns(self, hw: Namespace) -> tuple[Expr, Expr]:
+        return constant(0), network_ns(self.p, hw)
+
+
+def _cut_features(p: Namespace) -> dict[str, Expr]:
+    """How the parts of one side overlap those of the other."""
+    (in_rows, in_columns), (out_rows, out_columns) = parts(p, "in"), parts(p, "out")
+    common_rows = lookup(_common(), in_rows - 1, out_rows - 1)
+    common_columns = lookup(_common(), in_columns - 1, out_columns - 1)
+    row_pieces, column_pieces = in_rows + out_rows - common_rows, in_columns + out_columns - common_columns
+    # If the shards of both sides have the same width, a run of pages continues from row to row.
+    runs = where(in_columns == out_columns, row_pieces * in_columns, p.height_tiles * column_pieces)
+    return {
+        "in_rows": in_rows,
+        "in_columns": in_columns,
+        "out_rows": out_rows,
+        "out_columns": out_columns,
+        "common_rows": common_rows,
+        "common_columns": common_columns,
+        "rows_ratio": in_rows / out_rows,
+        "columns_ratio": in_columns / out_columns,
+        "rows_met": lookup(_met(), in_rows - 1, out_rows - 1),
+        "columns_met": lookup(_met(), in_columns - 1, out_columns - 1),
+        "rows_met_mean": row_pieces / out_rows,
+        "columns_met_mean": column_pieces / out_columns,
+        "flows": row_pieces * column_pieces,
+        "runs": runs,
+        "runs_per_core": runs / p.out_cores,
+        "tiles_per_run": p.tiles / runs,
+    }
+
+
+def features(p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
+    """Features of the cuts, and of the network where the device says how wide a link is."""
+
+    def cycles(name: str) -> Expr:
+        return network_load(p, name) * p.tile_bytes / hw.noc_link_bytes_per_cycle
+
+    busiest, wraps_x, wraps_y = cycles("busiest"), cycles("wraps_x"), cycles("wraps_y")
+    ring = maximum(cycles("ring_x"), cycles("ring_y"))
+    time = network_ns(p, hw)
+    # Relative to the busiest part: how much worse it may get than with evenly flowing traffic.
+    worse = {f"noc_{name}": cycles(name) / busiest for name in ("row_by_row", "at_once", "ring_x", "ring_y", "ring_streams")}
+    return {
+        **_cut_features(p),
+        "noc_ns": time,
+        "log2_noc_ns": log2(time),
+        "noc_cycles_per_tile": busiest,
+        **worse,
+        "noc_ring": ring / busiest,
+        "noc_wraps_x": wraps_x / busiest,
+        "noc_wraps_y": wraps_y / busiest,
+        "noc_wraps": maximum(wraps_x, wraps_y) / busiest,
+        "noc_queue_cycles": cycles("queue"),
+    }
+
 
 STRATEGIES = {"block": 0, "width": 1, "height": 2}
 ORIENTATIONS = {"row_major": 0, "col_major": 1}
@@ -63,7 +179,7 @@ class Reshard(Op):
     }
 
     def sweep(self, name: str, axes: Mapping[str, Sequence[Value]]) -> Iterator[Suite]:
-        from kerncast.library.ops.reshard_suites import suites
+        from kerncast.library.ops.ttnn_suites import suites
 
         return suites(axes, both_fit=name == "fitting") if name in self.sweeps else super().sweep(name, axes)
 
@@ -100,7 +216,7 @@ class Reshard(Op):
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         found = {"tiles": p.tiles, "log2_tiles": log2(p.tiles), "bytes": self.work(p).bytes}
         found |= {name: getattr(p, name) for name in (*self.parameters, *self.derive(p)) if name not in found}
-        return found | dict(reshard_pages.features(p, hw))
+        return found | dict(features(p, hw))
 
 
 reshard = Reshard()

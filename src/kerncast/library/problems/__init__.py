@@ -20,11 +20,9 @@ from kerncast.core.op import Family, Op
 from kerncast.core.parameters import Value
 from kerncast.core.space import Space
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.library.problems.axes import check_axes, parse_axes, required
-from kerncast.library.problems.samplers import PROBLEMS_LIMIT, cross, grid, lognormal
-from kerncast.library.problems.shapesets import KIND as SHAPESET
-from kerncast.library.problems.shapesets import read_shapeset, shapeset_points
-from kerncast.library.problems.tables import complete, is_table, read_points, rows_of
+from kerncast.library.problems.axes import PROBLEMS_LIMIT, check_axes, cross, grid, lognormal, parse_axes, required
+from kerncast.library.problems.files import KIND as SHAPESET
+from kerncast.library.problems.files import complete, is_table, read_points, read_shapeset, rows_of, shapeset_points
 from kerncast.library.registry import entry_points
 
 __all__ = ["affordable", "named_sets", "parse_vary", "problem_notes", "problem_set"]

@@ -28,7 +28,7 @@ from kerncast.core.op import Family, hash_key, key_text
 from kerncast.core.parameters import Parameter
 from kerncast.data.schema import column_type
 from kerncast.errors import KerncastError
-from kerncast.library.problems.tables import complete
+from kerncast.library.problems.files import complete
 from kerncast.measuring.sweeping.selection import Offered
 
 PROBLEM, CONFIG = "problem.", "config."

@@ -32,7 +32,7 @@ from kerncast.data.schema import LABEL, column_type
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.library.families.grouped_conv_ck_tile import parse_conv_kernel
 from kerncast.library.families.inductor_templates import config_of
-from kerncast.library.problems.tables import complete, is_table, read_points
+from kerncast.library.problems.files import complete, is_table, read_points
 
 FAMILY = "gemm/triton"
 SPACES = {"default": "DEFAULT", "exhaustive": "EXHAUSTIVE"}

@@ -21,9 +21,8 @@ from kerncast.core.parameters import Value
 from kerncast.data.schema import content_digest, without_unused
 from kerncast.errors import InvalidValue
 from kerncast.library.problems import affordable, problem_set
-from kerncast.library.problems.axes import check_axes
-from kerncast.library.problems.samplers import cross
-from kerncast.library.problems.tables import complete
+from kerncast.library.problems.axes import check_axes, cross
+from kerncast.library.problems.files import complete
 from kerncast.measuring.sweeping.pool import BLOCK_ROWS, CONFIG, PROBLEM, TRIES, ListedPool, OfferedPool, Pool, open_pool
 from kerncast.measuring.sweeping.selection import Selection
 

@@ -13,7 +13,7 @@ import numpy as np
 from kerncast.core.arrays import Floats
 from kerncast.learning.learners.contract import Target
 from kerncast.learning.tables.feature_rows import Rows
-from kerncast.library.families.ck_conv_columns import COLUMNS as CONV_COLUMNS
+from kerncast.library.families.grouped_conv_ck_tile import COLUMNS as CONV_COLUMNS
 
 SPEC, TRAINING = "feature_spec.json", "train_manifest.json"
 TARGETS = ("tflops", "latency", "bandwidth")

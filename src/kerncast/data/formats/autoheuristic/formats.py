@@ -11,10 +11,8 @@ from kerncast.core import dtypes
 from kerncast.core.op import Family
 from kerncast.data.schema import Status
 from kerncast.data.text_table import refuse_cells, whole_numbers
-from kerncast.library.families.flex_attention_triton import flex_attention_triton
 from kerncast.library.families.gemm_triton import triton
-from kerncast.library.families.mixed_mm_triton import mixed_mm_triton
-from kerncast.library.families.pad_mm_inductor import pad_mm_inductor
+from kerncast.library.families.inductor_choices import flex_attention_triton, mixed_mm_triton, pad_mm_inductor
 
 DTYPES = dtypes.spelled("torch.float64", "torch.float32", "torch.float16", "torch.bfloat16", "torch.float8_e4m3fn",
                         "torch.float8_e5m2", "torch.int8", "torch.uint8")  # fmt: skip

@@ -54,8 +54,7 @@ from kerncast.data.text_table import LINE, read_csv_text, read_parquet_table, re
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.library import devices
 from kerncast.library.declared.declaration import Declaration, declaration_of, declared_family
-from kerncast.library.declared.family_file import TABLES, declaration_in_file, family_named
-from kerncast.library.declared.family_text import family_tables
+from kerncast.library.declared.family_file import TABLES, declaration_in_file, family_named, family_tables
 
 # The next step for parameters of kernels that no family has.
 OWN_FAMILY = "a family of your own declares a kernel's parameters, see docs/ops-and-families.md"

@@ -38,8 +38,7 @@ from kerncast.data.schema import Status
 from kerncast.data.text_table import LINE
 from kerncast.errors import InvalidValue
 from kerncast.library import devices
-from kerncast.library.declared.family_file import family_named
-from kerncast.library.declared.family_text import family_tables
+from kerncast.library.declared.family_file import family_named, family_tables
 from kerncast.library.registry import FAMILIES
 
 _DEVICE_WORDS = {"gpu", "gfx", "device", "hardware", "accelerator", "card", "arch", "machine"}

@@ -29,19 +29,17 @@ from kerncast.data.skipping import BadRows, Skips
 from kerncast.data.text_table import LINE, fold_one_hot, numbers, read_csv_text, refuse_cells, respelled, whole_numbers
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library import devices
-from kerncast.library.families.reshard import reshard_single
 from kerncast.library.families.single import (
     concatenate_heads_single,
     create_qkv_heads_single,
     eltwise_unary_single,
     matmul_sharded_single,
     paged_sdpa_decode_single,
+    reshard_single,
 )
-from kerncast.library.ops.concatenate_heads import SHAPE as HEADS
-from kerncast.library.ops.create_qkv_heads import SHAPE as QKV
-from kerncast.library.ops.eltwise_unary import DIMENSIONS
-from kerncast.library.ops.reshard_suites import BOTH_BYTES, GRIDS
 from kerncast.library.ops.ttnn import INPUT
+from kerncast.library.ops.ttnn_ops import DIMENSIONS, HEADS_SHAPE, QKV_SHAPE
+from kerncast.library.ops.ttnn_suites import BOTH_BYTES, GRIDS
 
 
 def _sizes(tensor: str, rank: int = 4) -> tuple[str, ...]:
@@ -238,14 +236,14 @@ def _matmul(table: pl.DataFrame) -> pl.DataFrame:
 
 def _heads(table: pl.DataFrame) -> pl.DataFrame:
     """An output in the same memory as the input is labelled that way."""
-    rows = _tensor(table, HEADS, {"problem.out_buffer": OUT_BUFFERS})
+    rows = _tensor(table, HEADS_SHAPE, {"problem.out_buffer": OUT_BUFFERS})
     same = pl.col("problem.out_buffer") == pl.col("problem.buffer")
     return rows.with_columns(pl.when(same).then(pl.lit(INPUT)).otherwise("problem.out_buffer").alias("problem.out_buffer"))
 
 
 def _qkv(table: pl.DataFrame) -> pl.DataFrame:
     """As many key heads as query heads are written as 0."""
-    rows = _tensor(table, QKV, {})
+    rows = _tensor(table, QKV_SHAPE, {})
     heads, each, turned = (whole_numbers(table, name) for name in QKV_HEADS)
     refuse_cells(table, heads < 1, QKV_HEADS[0], "must be at least 1")
     refuse_cells(table, (each < 1) | (each > heads), QKV_HEADS[1], "must be from 1 to num_heads")

@@ -15,17 +15,16 @@ from kerncast.core.io.foreign import JSON, decode_json
 from kerncast.core.op import Family
 from kerncast.core.parameters import Value
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.library.families.reshard import reshard_single
 from kerncast.library.families.single import (
     concatenate_heads_single,
     create_qkv_heads_single,
     eltwise_unary_single,
     paged_sdpa_decode_single,
+    reshard_single,
 )
-from kerncast.library.ops import concatenate_heads, create_qkv_heads, eltwise_unary
-from kerncast.library.ops.eltwise_unary import FUNCTIONS
-from kerncast.library.ops.paged_sdpa_decode import FIDELITY_NAMES
+from kerncast.library.ops import ttnn_ops
 from kerncast.library.ops.ttnn import INPUT, NAMES, TILE
+from kerncast.library.ops.ttnn_ops import FIDELITY_NAMES, FUNCTIONS
 
 # The folder of vectors, and what runners call what they measured.
 VECTORS = "vectors_export"
@@ -189,10 +188,10 @@ def ttnn_problem(vector: Mapping[str, Any], module: str) -> tuple[Family, dict[s
     if "input_shape" in vector and _named(vector, "dtype") and _named(vector, "memory_config"):
         function = unary_function(module)
         if function is not None:
-            problem = _tensor(vector, eltwise_unary.DIMENSIONS)
+            problem = _tensor(vector, ttnn_ops.DIMENSIONS)
             return eltwise_unary_single, {**problem, "func": function}
         if "concatenate_heads" in own:
-            return concatenate_heads_single, _tensor(vector, concatenate_heads.SHAPE)
+            return concatenate_heads_single, _tensor(vector, ttnn_ops.HEADS_SHAPE)
     raise OtherOp(module or "without a name")
 
 
@@ -231,7 +230,7 @@ def _qkv(vector: Mapping[str, Any]) -> dict[str, Value]:
     memory = memory_of(vector["input_memory_config"]) if "input_memory_config" in vector else QKV_MEMORY
     out = memory_of(vector["output_memory_config"]) if "output_memory_config" in vector else QKV_OUT
     return {
-        **dict(zip(create_qkv_heads.SHAPE, (batch, dim1, seq_len, (heads + 2 * each) * head_dim), strict=True)),
+        **dict(zip(ttnn_ops.QKV_SHAPE, (batch, dim1, seq_len, (heads + 2 * each) * head_dim), strict=True)),
         "heads": heads,
         "kv_heads": 0 if each == heads else each,
         "transpose_k": flag(vector, "transpose_k_heads"),

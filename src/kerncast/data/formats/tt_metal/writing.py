@@ -45,12 +45,10 @@ from kerncast.data.formats.tt_metal.vectors import (
     problem_of,
 )
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.library.families.reshard import reshard_single
-from kerncast.library.ops.concatenate_heads import SHAPE as HEADS
-from kerncast.library.ops.eltwise_unary import DIMENSIONS
-from kerncast.library.ops.paged_sdpa_decode import FIDELITY_NAMES
+from kerncast.library.families.single import reshard_single
 from kerncast.library.ops.ttnn import BUFFERS, INPUT, LAYOUTS, SHARDINGS, TILE
 from kerncast.library.ops.ttnn import DTYPES as TTNN_DTYPES
+from kerncast.library.ops.ttnn_ops import DIMENSIONS, FIDELITY_NAMES, HEADS_SHAPE
 from kerncast.library.registry import FAMILIES
 
 PROBLEM = "problem."
@@ -184,7 +182,7 @@ MODULES = {
     "concatenate_heads/single": SweepModule(
         lambda row: CONCATENATE_HEADS,
         lambda row: f"suite_{max(64, row['seq_len'])}",
-        lambda row: _one_tensor(row, _shape(row, HEADS)),
+        lambda row: _one_tensor(row, _shape(row, HEADS_SHAPE)),
     ),
     "create_qkv_heads/single": SweepModule(lambda row: CREATE_QKV_HEADS, lambda row: f"suite_{row['seq_len']}", _qkv),
     "paged_sdpa_decode/single": SweepModule(

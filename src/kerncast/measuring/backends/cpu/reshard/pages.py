@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kerncast.core.arrays import Ints
-from kerncast.library.ops.reshard_suites import divisors
+from kerncast.library.ops.ttnn_suites import divisors
 
 
 @dataclass(frozen=True, eq=False)
