@@ -22,7 +22,7 @@ from kerncast.learning.scoring.metrics import Predicted, baseline_card
 from kerncast.learning.tables.assess import assess
 from kerncast.learning.tables.table import Table, load_table
 from kerncast.models.conformal import cross_bounds
-from kerncast.models.errors import Errors
+from kerncast.models.limits.widening import Errors
 from kerncast.training.folds import cross_validate
 from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe

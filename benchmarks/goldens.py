@@ -104,7 +104,7 @@ def variations(request: Any) -> Iterator[Any]:
 
 def questions(folder: Path) -> list[Question]:
     import kerncast as kc
-    from kerncast.models.store.shipped import shipped_entries
+    from kerncast.models.store.entry import shipped_entries
 
     asked = []
     for number, entry in enumerate(sorted(shipped_entries(), key=lambda entry: entry.id)):

@@ -223,7 +223,7 @@ def seven_models(work: Work) -> None:
         assert found["lower_ns"] < found["time_ns"] < found["upper_ns"], found
         model = found["model"].removeprefix("shipped/")
         cards[model] = work.python(
-            f"from kerncast.models.store.shipped import folder\nprint((folder() / '{model}' / 'MODEL_CARD.md').read_text())"
+            f"from kerncast.models.store.entry import folder\nprint((folder() / '{model}' / 'MODEL_CARD.md').read_text())"
         )
     lines = [line for card in cards.values() for line in card.splitlines() if line.startswith("| ")]
     listed = [line.split(" | ") for line in lines if line.count("|") == 7]

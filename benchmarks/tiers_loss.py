@@ -32,8 +32,7 @@ from kerncast.learning.scoring.trials import folds_by_group
 from kerncast.learning.tables.feature_rows import Featurizer
 from kerncast.learning.tables.table import Table, family_rules, namespaces
 from kerncast.models.limits.configs import Reach, problem_numbers
-from kerncast.models.limits.record import hull
-from kerncast.models.measured import Measured, measured_in_table
+from kerncast.models.measured import Measured, hull, measured_in_table
 from kerncast.native.tiers.build import samples_for
 from kerncast.native.tiers.contents import COMPARING, COMPARING_FIRST
 from kerncast.native.tiers.distill import Distilled, Ground, best_compared, distill_from, evaluate

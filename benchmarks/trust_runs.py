@@ -32,8 +32,8 @@ from kerncast.core.op import Family, Problem
 from kerncast.data import Dataset, schema
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES
+from kerncast.models.answer import CHOOSING as TIERS
 from kerncast.models.answer import Answer, Tier
-from kerncast.models.tier import CHOOSING as TIERS
 from kerncast.native.tiers.build import TierOptions
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train

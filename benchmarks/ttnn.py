@@ -33,7 +33,7 @@ from kerncast.learning.scoring.metrics import runtime_figures
 from kerncast.learning.tables.table import Table, build_table
 from kerncast.library import devices
 from kerncast.models.conformal import cross_bounds
-from kerncast.models.errors import Errors
+from kerncast.models.limits.widening import Errors
 from kerncast.training.folds import cross_validate
 from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe

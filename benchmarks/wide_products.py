@@ -18,7 +18,7 @@ from choosing import data_file
 from h100_gemm import WHEEL
 from reporting import Benchmark, finish, ratio_rows, script_parser
 
-from kerncast.models.store.parts import SHALLOWEST, SIDES, DividedSize
+from kerncast.models.store.find import SHALLOWEST, SIDES, DividedSize
 
 SOURCE = "NVIDIA's AIConfigurator, PyPI aiconfigurator-core 0.12.0, systems/data, gemm and moe"
 BENCHMARK = Benchmark(__file__, "Predicting times, on public data", "Large problems in parts", SOURCE, "Apache-2.0")

@@ -19,8 +19,7 @@ from kerncast.library import devices
 from kerncast.library.families.gemm_cpu import gemm_cpu
 from kerncast.measuring.backends.cpu import CpuBackend
 from kerncast.measuring.backends.cpu.gemm.arrays import Product
-from kerncast.models.answer import Answer, Tier
-from kerncast.models.statuses import Answered
+from kerncast.models.answer import Answer, Answered, Tier
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 

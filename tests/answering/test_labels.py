@@ -13,7 +13,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.learning.tables.measurements import label_table
 from kerncast.library.registry import FAMILIES
-from kerncast.models.labels import labels_of, natural
+from kerncast.models.measured import labels_of, natural
 from kerncast.native.tiers.build import TierOptions
 from kerncast.native.tiers.portfolio import portfolio_of
 from kerncast.testing.exported import COMPILERS, STRICT

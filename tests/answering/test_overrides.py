@@ -8,9 +8,8 @@ from tests.support.needs import require
 
 from kerncast.answering.selector import Selector
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.models.answer import Pin, Tier
-from kerncast.models.statuses import Answered
-from kerncast.models.tier import CHOOSING as TIERS
+from kerncast.models.answer import CHOOSING as TIERS
+from kerncast.models.answer import Answered, Pin, Tier
 
 SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}
 

@@ -11,9 +11,9 @@ from kerncast.answering.selector import Selector
 from kerncast.core.op import Problem
 from kerncast.errors import InvalidValue
 from kerncast.library.registry import FAMILIES
+from kerncast.models.answer import CHOOSING as TIERS
+from kerncast.models.answer import Answered
 from kerncast.models.model import Model
-from kerncast.models.statuses import Answered
-from kerncast.models.tier import CHOOSING as TIERS
 from kerncast.native.overrides import decide
 from kerncast.native.tiers.build import TierOptions
 from kerncast.training.recipe import Recipe

@@ -21,10 +21,9 @@ from kerncast.learning.learners.lightgbm_text import read_trees
 from kerncast.library.families.inductor_choices import gemm_library
 from kerncast.measuring.backends.contract import CannotCompile
 from kerncast.models import answerer
-from kerncast.models.answer import Tier
+from kerncast.models.answer import Answered, Tier
 from kerncast.models.candidates import Candidates
 from kerncast.models.model import Model
-from kerncast.models.statuses import Answered
 from kerncast.native.lower import lower
 from kerncast.native.tiers import build as tier_building
 from kerncast.native.tiers.build import TierOptions, plain_tiers, read_tiers, tiers_of, write_tiers

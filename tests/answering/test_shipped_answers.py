@@ -13,7 +13,7 @@ from kerncast.app.api.predict import predict_everywhere
 from kerncast.errors import NotFound
 from kerncast.estimating.calls import COLLECTIVES
 from kerncast.library import devices
-from kerncast.models.store.shipped import shipped_entries
+from kerncast.models.store.entry import shipped_entries
 from kerncast.models.store.store import Store
 
 GEMM = {"M": 4096, "N": 4096, "K": 4096}

@@ -7,7 +7,7 @@ import pytest
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.refits import off_grid
 from kerncast.evaluating.text import joined, off_grid_blocks
-from kerncast.learning.tables.assess import Kind, alignment, kinds_of
+from kerncast.learning.tables.assess import HeldOutKind, alignment, kinds_of
 from kerncast.native.tiers.build import TierOptions
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_table
 from kerncast.training.train import Recipe, train
@@ -48,7 +48,7 @@ def test_every_tier_is_scored_on_kinds_that_its_model_has_not_seen(tmp_path, mon
 
     def large(table):
         """One kind is enough here, and saves two fits."""
-        return [Kind("size", "N above 4096", (table.rows.frame["problem.N"] > 4096).to_numpy())]
+        return [HeldOutKind("size", "N above 4096", (table.rows.frame["problem.N"] > 4096).to_numpy())]
 
     with monkeypatch.context() as patch:
         patch.setattr("kerncast.evaluating.refits.kinds_of", large)

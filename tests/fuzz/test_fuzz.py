@@ -26,9 +26,9 @@ from kerncast.learning.learners.lightgbm_text import parse_forest
 from kerncast.library.devices import read_profile
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.sweeping import Vectors
+from kerncast.models.answer import Answered, StatusPlace
 from kerncast.models.manifest import Manifest, read_manifest, write_manifest
 from kerncast.models.model import Model
-from kerncast.models.statuses import Answered, Place
 from kerncast.models.store.store import Store
 from kerncast.native.overrides import read_overrides
 from kerncast.native.tiers.build import read_tiers
@@ -125,7 +125,7 @@ def test_queries():
     """JSON requests in Python; `tests/compiling` asks the same of C, under sanitizers."""
     model = Model.load(ELSEWHERE / "gbdt")
     ready = Query(among([model]), compile=False)
-    known = {str(status) for status in Answered if Place.JSON in status.places}
+    known = {str(status) for status in Answered if StatusPlace.JSON in status.places}
     for data in mutations("query", repeats(40, 5_000)):
 
         def ask(data=data):

@@ -13,7 +13,7 @@ from kerncast.data import Dataset, schema
 from kerncast.learning.tables.feature_rows import Featurizer
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES
-from kerncast.models.ck.layout import LAYOUTS
+from kerncast.models.ck import LAYOUTS
 from kerncast.testing.models import synthetic_dataset
 
 CONV = FAMILIES.get("grouped_conv_bwd_data/ck_tile")

@@ -17,7 +17,7 @@ from kerncast.evaluating import compare, evaluate
 from kerncast.evaluating.refits import budget_curves
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES
-from kerncast.models.ck.layout import GEMM_COLUMNS as NAMES
+from kerncast.models.ck import GEMM_COLUMNS as NAMES
 from kerncast.models.model import Model
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train

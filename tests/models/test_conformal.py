@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from kerncast.models.conformal import calibrate, cross_bounds
-from kerncast.models.errors import Errors
-from kerncast.models.limits.widening import Sizes, Traits
+from kerncast.models.limits.widening import Errors, ProblemTraits, Sizes
 
 
 def world(seed, problems, rows=20):
@@ -69,7 +68,7 @@ def test_the_interval_widens_where_problems_are_rare():
     found = []
     for seed in range(8):
         common, rare = rare_world(seed, 600, 2), rare_world(seed + 50, 300, 12)
-        plain, interval = calibrate(common), calibrate(common, [rare], Traits(()))
+        plain, interval = calibrate(common), calibrate(common, [rare], ProblemTraits(()))
         assert interval.lower == plain.lower
         new = rare_world(seed + 100, 600, 12)
         far, near = new.take(new.rarity > 8), new.take(new.rarity < 2)
@@ -96,9 +95,9 @@ def test_the_interval_widens_with_every_octave_outside_the_measured_sizes():
     found = []
     for seed in range(8):
         usual, size = outside_world(seed, 400, 0), outside_world(seed + 50, 200, 1.5)
-        interval = calibrate(usual, [size], Traits(()), Sizes("bytes", 1e3, 1e6))
+        interval = calibrate(usual, [size], ProblemTraits(()), Sizes("bytes", 1e3, 1e6))
         assert interval.beyond.bands(np.array([999.0, 1e3, 1e6, 1e6 + 1])).tolist() == [5, 6, 6, 7]
-        blind = calibrate(usual, [size], Traits(()))
+        blind = calibrate(usual, [size], ProblemTraits(()))
         new, further = outside_world(seed + 100, 400, 1.5), outside_world(seed + 150, 400, 3)
         parts = [new.take(new.octaves < 0), new.take(new.octaves > 0), further.take(further.octaves < -1.5)]
         found.append([coverage(interval, usual), coverage(blind, parts[2]), *(coverage(interval, part) for part in parts)])
@@ -115,7 +114,7 @@ def test_without_problems_outside_nothing_is_promised_for_sizes():
     usual = replace(usual, octaves=np.zeros(len(usual.problem)))
     few = usual.take(usual.problem < 5)
     few = replace(few, octaves=np.full(len(few.problem), 0.7))
-    interval = calibrate(usual, [few], Traits(()), Sizes("bytes", 1e3, 1e6))
+    interval = calibrate(usual, [few], ProblemTraits(()), Sizes("bytes", 1e3, 1e6))
     assert interval.beyond is None
     assert interval.widening.edges_bits
 

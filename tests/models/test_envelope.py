@@ -6,11 +6,10 @@ import pytest
 
 import kerncast
 from kerncast.library import devices
-from kerncast.models.answer import Answer, as_judged
-from kerncast.models.given import with_configs
-from kerncast.models.limits.envelope import Envelope, Verdict, Worth
+from kerncast.models.answer import Answer, Answered, as_judged
+from kerncast.models.candidates import with_configs
+from kerncast.models.limits.envelope import AnswerWorth, Envelope, Worth
 from kerncast.models.problem_frames import problem_frame
-from kerncast.models.statuses import Answered
 
 SHAPE = {"M": 128, "N": 128, "K": 4096, "dtype": "bf16", "layout": "rcr"}
 
@@ -96,4 +95,4 @@ def test_bounds_on_another_device_are_never_narrower(model):
     assert away.widened(10.0, 0.1, 900.0) == (0.1, 900.0)
     found = away.widened(np.array([10.0, np.nan]), np.array([9.0, np.nan]), np.array([900.0, np.nan]))
     assert np.array(found).T[0] == pytest.approx((10 * lower, 900.0))
-    assert Verdict().widened(10.0, 9.0, 11.0) == (9.0, 11.0)
+    assert AnswerWorth().widened(10.0, 9.0, 11.0) == (9.0, 11.0)

@@ -12,7 +12,7 @@ from kerncast.core.op import Config, Problem
 from kerncast.data import schema
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library import devices
-from kerncast.models.statuses import Answered
+from kerncast.models.answer import Answered
 from kerncast.native.tiers.build import plain_tiers
 from kerncast.testing.models import synthetic_dataset
 from kerncast.training.procedure import Recipe

@@ -6,7 +6,7 @@ import pytest
 
 from kerncast.answering.selector import Selector
 from kerncast.library.registry import FAMILIES
-from kerncast.models.limits.widening import Traits
+from kerncast.models.limits.widening import ProblemTraits
 from kerncast.models.model import Model
 from kerncast.native.tiers.build import TierOptions
 from kerncast.testing.models import SIZES, synthetic_dataset, synthetic_rows
@@ -27,7 +27,7 @@ def test_a_problem_is_rare_by_its_alignment_sizes_ratios_and_labels():
     """Each trait that few measured problems have adds bits; one that none has adds the most."""
     sizes = [128 * (1 + n % 13) for n in range(200)]
     measured = problems(M=sizes, N=sizes[::-1], K=[64, *sizes[1:]], layout=["rrr", *["rcr"] * 199])
-    traits = Traits.of(FAMILY, measured)
+    traits = ProblemTraits.of(FAMILY, measured)
     asked = problems(
         M=[1024, 1024, 1024, 1000, 8192], K=[1024, 1024, 64, 1023, 1024], layout=["rcr", "rrr", "rcr", "rcr", "rcr"]
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from kerncast.core.op import Op
 from kerncast.core.parameters import Bool, Categorical, Choice, Int, JsonField
 from kerncast.core.space import Space
-from kerncast.models.statuses import C_STATUSES
+from kerncast.models.answer import C_STATUSES
 from kerncast.native.header import enumerations
 from kerncast.native.query import Identity, query_source
 from kerncast.testing.exported import LEVEL

@@ -7,7 +7,7 @@ import pytest
 from query_requests import DECLARED, DECLARED_REFUSED
 from query_toy import TRAINED_ON
 
-from kerncast.models import software as softwares
+from kerncast.core import software as softwares
 
 
 @pytest.mark.parametrize("name", DECLARED)

@@ -2,7 +2,7 @@
 
 import re
 
-from kerncast.models.statuses import Answered, Place
+from kerncast.models.answer import Answered, StatusPlace
 from kerncast.native.binding import C_STATUSES
 from kerncast.native.header import enumerations
 
@@ -26,11 +26,11 @@ def test_the_numbers_of_the_tiers_are_pinned():
 def test_each_status_says_where_it_may_occur():
     """A request may meet no model, which a model cannot say; room and headers are matters of C alone."""
     places = {status: status.places for status in Answered}
-    assert places[Answered.NO_MODEL] is Place.JSON
-    assert places[Answered.MISMATCH] is Place.C
-    assert places[Answered.TOO_SMALL] is Place.C
-    assert [str(status) for status in Answered if Place.PYTHON in status.places] == [
+    assert places[Answered.NO_MODEL] is StatusPlace.JSON
+    assert places[Answered.MISMATCH] is StatusPlace.C
+    assert places[Answered.TOO_SMALL] is StatusPlace.C
+    assert [str(status) for status in Answered if StatusPlace.PYTHON in status.places] == [
         "ok", "out_of_range", "unsupported", "no_valid_config", "unsure",
     ]  # fmt: skip
     for status in Answered:
-        assert (status.number is not None) == (Place.C in status.places)
+        assert (status.number is not None) == (StatusPlace.C in status.places)

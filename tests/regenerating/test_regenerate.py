@@ -14,7 +14,8 @@ from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library.registry import FAMILIES
 from kerncast.models.model import Model
-from kerncast.models.store.store import ENTRY, Store
+from kerncast.models.store.entry import ENTRY
+from kerncast.models.store.store import Store
 from kerncast.regenerating import load, plan, shipped
 from kerncast.regenerating import loop as states
 from kerncast.regenerating import regenerate as run_once

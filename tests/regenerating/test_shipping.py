@@ -15,8 +15,8 @@ import kerncast
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.models.manifest import CARD
 from kerncast.models.model import Model
-from kerncast.models.roofline_misses import read_misses
-from kerncast.models.store import shipped
+from kerncast.models.physics import read_misses
+from kerncast.models.store import entry as shipped
 from kerncast.regenerating.shipping import NOTICE_FILE, PLANS, build_shipped, plans_named
 from kerncast.testing.models import synthetic_table
 from kerncast.training.recipe import Recipe

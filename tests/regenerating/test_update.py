@@ -13,7 +13,7 @@ from kerncast.answering.selector import Selector
 from kerncast.core.io import atomic
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
-from kerncast.models.limits.record import CARRIED
+from kerncast.models.measured import CARRIED
 from kerncast.models.model import Model
 from kerncast.models.store.store import Changed, Store
 from kerncast.native.tiers.build import plain_tiers

@@ -11,8 +11,8 @@ from kerncast.core.device import Device
 from kerncast.data.dataset import Dataset, record_of
 from kerncast.errors import InvalidValue
 from kerncast.library.families.inductor_choices import gemm_library
+from kerncast.models.answer import Answered
 from kerncast.models.limits.devices import DeviceErrors, Elsewhere, calibrate_elsewhere
-from kerncast.models.statuses import Answered
 from kerncast.models.store.store import Store
 from kerncast.training import adapting
 

@@ -19,7 +19,7 @@ from kerncast.learning.learners import gbdt, growing
 from kerncast.library import devices
 from kerncast.library.ops.gemm import gemm
 from kerncast.library.registry import FAMILIES
-from kerncast.models.limits.choices import expectation_of
+from kerncast.models.limits.configs import expectation_of
 from kerncast.models.model import Model
 from kerncast.models.store.recheck import sample
 from kerncast.models.store.store import Store

@@ -6,9 +6,8 @@ import numpy as np
 import polars as pl
 
 from kerncast.core.arrays import Floats, Ints
+from kerncast.models.answer import Answered, Tier
 from kerncast.models.model import Bests, Model
-from kerncast.models.statuses import Answered
-from kerncast.models.tier import Tier
 
 
 def compiled_bests(model: Model) -> Bests | None:

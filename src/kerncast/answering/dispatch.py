@@ -25,9 +25,8 @@ from kerncast.errors import InvalidValue, NotFound
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.backends import backend_that_runs
 from kerncast.measuring.backends.contract import Backend, Bound, Call, Failed, WrongResult
-from kerncast.models.answer import Answer, Tier
+from kerncast.models.answer import Answer, Answered, Tier
 from kerncast.models.model import Model
-from kerncast.models.statuses import Answered
 
 BUDGET_SECONDS = 1.0
 # Tried before the backend's first configs: the winners of similar problems, and the best on the small problem of the same

@@ -30,7 +30,7 @@ from kerncast.measuring.sweeping.selection import (
     read_kernel_list,
     read_portfolio,
 )
-from kerncast.models.given import with_configs
+from kerncast.models.candidates import with_configs
 from kerncast.models.model import Model
 
 

@@ -20,15 +20,13 @@ from kerncast.core.software import also_of, is_same, matching, short_name
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES, OPS
-from kerncast.models.answer import Answer, as_judged, fallback_words, without_choice
+from kerncast.models.answer import Answer, Answered, as_judged, fallback_words, without_choice
 from kerncast.models.card import card_line
 from kerncast.models.limits.configs import never_seen
 from kerncast.models.limits.envelope import unlike_measured
 from kerncast.models.model import Model
-from kerncast.models.physics import lacking, missing, rates_read, rooflines
-from kerncast.models.roofline_misses import FILE, Misses, read_misses
-from kerncast.models.statuses import Answered
-from kerncast.models.store.entry import Entry
+from kerncast.models.physics import FILE, Misses, lacking, missing, rates_read, read_misses, rooflines
+from kerncast.models.store.entry import INSTALLED, Entry, folder
 from kerncast.models.store.find import (
     ModelMatch,
     Point,
@@ -42,7 +40,6 @@ from kerncast.models.store.find import (
     with_rates_of_twins,
 )
 from kerncast.models.store.groups import ModelGroup, canonical, known_parameters
-from kerncast.models.store.shipped import INSTALLED, folder
 from kerncast.models.store.store import Store
 
 Basis = Literal["model", "roofline", "none"]

@@ -14,10 +14,10 @@ from kerncast.core.op import Problem
 from kerncast.core.progress import Progress
 from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.measuring.backends.contract import CannotCompile
+from kerncast.models.answer import ALONE, CHOOSING, Tier
 from kerncast.models.candidates import refuse_no_candidates
 from kerncast.models.model import Model
 from kerncast.models.problem_frames import bare
-from kerncast.models.tier import ALONE, CHOOSING, Tier
 from kerncast.native.binding import Binding
 from kerncast.native.build import NotTrusted, load
 from kerncast.native.c99 import NotInC

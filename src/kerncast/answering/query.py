@@ -19,14 +19,13 @@ from kerncast.answering.prediction import OpAnswerer, Prediction
 from kerncast.answering.request import JsonRefused, JsonRequest, Reply, RequestReader, Text, is_object
 from kerncast.answering.routes import Address, Find, ModelTarget, Route, among, in_store
 from kerncast.answering.selector import Selector
+from kerncast.core import software as softwares
 from kerncast.core.op import Family, Problem
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.library.registry import OPS
-from kerncast.models import software as softwares
-from kerncast.models.answer import Answer, without_choice
+from kerncast.models.answer import Answer, Answered, without_choice
 from kerncast.models.model import Model
-from kerncast.models.statuses import Answered
 from kerncast.native.lower import refuse_several_devices
 from kerncast.native.query import device_names, identity_of
 from kerncast.native.tiers.build import plain_tiers

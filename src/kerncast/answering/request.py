@@ -18,10 +18,9 @@ from kerncast.answering.json_text import DEEPEST, WHOLE, Number, Token, scan, wh
 from kerncast.core.op import Family, Problem
 from kerncast.core.parameters import Bool, Categorical, Parameter, Value
 from kerncast.errors import InvalidValue
-from kerncast.models.limits.trained import Coverage
-from kerncast.models.products import Product
-from kerncast.models.statuses import Answered
-from kerncast.models.tier import CHOOSING
+from kerncast.models.answer import CHOOSING, Answered
+from kerncast.models.limits.envelope import Coverage
+from kerncast.models.products import SizeProduct
 from kerncast.native.query import Node, one_of, request_tree, rule_of, sameness
 
 Reply = dict[str, Any]
@@ -169,7 +168,9 @@ class RequestReader:
         op = family.op
         self.family, self.devices = family, tuple(devices)
         nothing = Coverage({}, {}, {})
-        self.products = {name: Product(name, factors, family, nothing, ()) for name, factors in op.products.items() if products}
+        self.products = {
+            name: SizeProduct(name, factors, family, nothing, ()) for name, factors in op.products.items() if products
+        }
         self.tree, self.same = request_tree(family.problem, op, self.products), sameness(op)
         self._known = {"tier": tuple(CHOOSING), "op": (op.name, *op.aliases), "family": (family.id, family.id.split("/")[1])}
 
@@ -242,13 +243,13 @@ class RequestReader:
             return JsonRefused(Answered.BAD_INPUT, said, request.given.get(name, request.path), name)
         return JsonRefused(Answered.BAD_INPUT, next(iter(broken.values())), request.path)
 
-    def split(self, request: JsonRequest, products: Sequence[Product]) -> None:
+    def split(self, request: JsonRequest, products: Sequence[SizeProduct]) -> None:
         """Put two sizes in the place of each product; `products` are those of the model that answers."""
         for product in products:
             if product.name in request.totals:
                 self._split(product, *request.totals[product.name], request)
 
-    def _split(self, product: Product, total: int, at: Path, request: JsonRequest) -> None:
+    def _split(self, product: SizeProduct, total: int, at: Path, request: JsonRequest) -> None:
         given = {name: request.values[name] for name in product.factors if request.values.get(name) is not None}
         if given:
             pair = product.completed(total, given)

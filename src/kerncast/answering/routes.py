@@ -9,16 +9,17 @@ from pathlib import Path
 import msgspec
 
 from kerncast.answering.prediction import Ask, OpAnswerer
+from kerncast.core import software as softwares
 from kerncast.core.op import Family
 from kerncast.core.software import newest_version
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library.devices import profiles
 from kerncast.library.registry import OPS
-from kerncast.models import software as softwares
-from kerncast.models.limits.trained import Coverage
+from kerncast.models.limits.envelope import Coverage
 from kerncast.models.model import Model
+from kerncast.models.store.entry import Entry
 from kerncast.models.store.groups import ModelChoice, is_meant
-from kerncast.models.store.store import Entry, Store
+from kerncast.models.store.store import Store
 from kerncast.native.query import device_names
 
 

@@ -23,11 +23,9 @@ from kerncast.core.progress import QUIET, Progress
 from kerncast.data.frames import Frame, as_polars, is_frame, with_columns
 from kerncast.errors import InvalidValue
 from kerncast.measuring.backends.contract import Backend
-from kerncast.models.answer import Answer, Pin, Tier
+from kerncast.models.answer import CHOOSING, Answer, Answered, Pin, Tier
 from kerncast.models.model import Model
 from kerncast.models.problem_frames import DEVICE, problems_in, without_device
-from kerncast.models.statuses import Answered
-from kerncast.models.tier import CHOOSING
 from kerncast.native.overrides import Overrides
 from kerncast.native.tiers.build import TierOptions
 from kerncast.native.tiers.contents import Tiers

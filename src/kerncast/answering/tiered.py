@@ -20,13 +20,23 @@ from kerncast.core.expr import Program
 from kerncast.core.op import Config, Problem
 from kerncast.core.space import Space
 from kerncast.errors import InvalidValue
-from kerncast.models.answer import Answer, Pin, Tier, as_judged, refused_outside, with_fallback
+from kerncast.models.answer import (
+    C_STATUSES,
+    C_TIER_NAMES,
+    CHOOSING,
+    Answer,
+    Answered,
+    Pin,
+    StatusPlace,
+    Tier,
+    as_judged,
+    refused_outside,
+    with_fallback,
+)
 from kerncast.models.answerer import NO_CONFIG, PythonAnswerer
-from kerncast.models.limits.choices import Expectation
-from kerncast.models.limits.trained import OutOfRange
+from kerncast.models.limits.configs import Expectation
+from kerncast.models.limits.envelope import OutOfRange
 from kerncast.models.problem_frames import configs_at
-from kerncast.models.statuses import C_STATUSES, Answered, Place
-from kerncast.models.tier import C_TIER_NAMES, CHOOSING
 from kerncast.native import MISSING
 from kerncast.native.binding import Binding, Reply, reply_of
 from kerncast.native.interpreter import Interpreter
@@ -315,7 +325,7 @@ class NativeAnswerer:
             return replace(self.python.outside(problem, self._outside(problem, name), fallback), pin=pin)
         if reply.status is Answered.UNSURE:
             return replace(self.python.unsure(problem, fallback), pin=pin)
-        if Place.PYTHON not in reply.status.places:
+        if StatusPlace.PYTHON not in reply.status.places:
             raise InvalidValue(reply.message)
         return Answer(reply.status, problem, reason=reply.message)
 

@@ -7,6 +7,7 @@ with or without a version: `vllm`, `vllm==0.24.0`, `torch==2.13`.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -226,3 +227,39 @@ def version_key(text: str) -> VersionKey:
     words = re.split(r"[-_.]", said["local"]) if said["local"] else ()
     local = tuple((1, int(word), "") if word.isdigit() and len(word) <= 18 else (0, 0, word) for word in words)
     return (_HERE, int(said["epoch"] or 0), release, pre, post, dev, local)
+
+
+# The keys that best tell two versions of the same software apart, the most useful first.
+TELLING = ("commit", "kernels", "program", "version")
+UNKNOWN = "unknown"
+
+
+def digest(software: Sequence[str]) -> str:
+    """A short hash, the same whatever the order; `unknown` where the data did not say."""
+    if not software:
+        return UNKNOWN
+    return hashlib.blake2b("\n".join(sorted(software)).encode(), digest_size=6).hexdigest()
+
+
+def short(software: Sequence[str]) -> str:
+    """One word for a table: the short name of a framework, the commit, else the closest thing to one."""
+    if not software:
+        return UNKNOWN
+    known = parts(software[0])
+    telling = next((known[name] for name in TELLING if name in known), None)
+    word = telling or (" ".join(known.values()) if known else software[0])
+    word = short_name(software[0]) if FRAMEWORK in known else word
+    # Hashes are cut as git cuts them; a version such as 1.2.0rc4 stays whole, one such as 0.1.dev19262+gb6bbf29dd has a number.
+    word = word[:12] if re.fullmatch(r"[0-9a-f]{13,}", word) else re.sub(r"(?<=\d)\+g[0-9a-f]{7,}(\.d\d{8})?$", "", word)
+    return word if len(software) == 1 else f"{word} and {len(software) - 1} more"
+
+
+def telling(software: Sequence[str]) -> str | None:
+    """For a reply: the most useful part of each text, else the whole text; None if the data did not say."""
+    told = [(text, parts(text)) for text in software]
+    return ", ".join(next((known[name] for name in TELLING if name in known), text) for text, known in told) or None
+
+
+def trained(software: Sequence[str]) -> str:
+    """What to say about a model whose software is not the one asked for."""
+    return "was trained on another" if software else "does not say what it was trained on"

@@ -25,9 +25,8 @@ from kerncast.evaluating.unseen import Judged, Paths, judged, listed, open_all, 
 from kerncast.learning.scoring.metrics import Figure, Predicted, figure, resampled
 from kerncast.learning.scoring.trials import TIE_SIGMAS
 from kerncast.learning.tables.table import Table, pooled
-from kerncast.models.answer import Tier
+from kerncast.models.answer import CHOOSING, Tier
 from kerncast.models.model import Model
-from kerncast.models.tier import CHOOSING
 
 BETTER, SAME, WORSE, AMBIGUOUS = "BETTER", "SAME", "WORSE", "AMBIGUOUS"
 # Two models are the same when the interval of the mean difference is within this. A limit may narrow it, never widen it.

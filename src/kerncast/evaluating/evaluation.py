@@ -33,7 +33,7 @@ from kerncast.learning.scoring.trials import folds_by_group, folds_by_size
 from kerncast.learning.tables.assess import PORTFOLIO, TRIED_ENOUGH, Learned, assess
 from kerncast.learning.tables.table import Table
 from kerncast.models.conformal import cross_bounds
-from kerncast.models.errors import LEVEL, Errors
+from kerncast.models.limits.widening import LEVEL, Errors
 from kerncast.models.model import Model
 from kerncast.training.folds import cross_validate
 from kerncast.training.procedure import Procedure, Spread

@@ -17,8 +17,7 @@ from kerncast.evaluating.evaluation import Evaluation
 from kerncast.learning.scoring.metrics import figure, resampled
 from kerncast.learning.tables.assess import TRIED_ENOUGH
 from kerncast.learning.tables.table import Table, row_numbers
-from kerncast.models.answer import Answer, Tier
-from kerncast.models.tier import CHOOSING
+from kerncast.models.answer import CHOOSING, Answer, Tier
 from kerncast.native.tiers.teaching import draw_problems
 
 # The row of a config that was not tried on the problem, and of a problem without any config to run.

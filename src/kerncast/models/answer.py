@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import Flag, StrEnum, auto
 from functools import cached_property
 from typing import Any
 
@@ -12,10 +13,99 @@ from kerncast.core.io.terminal import assignments, duration, known, printable, t
 from kerncast.core.op import Config, Family, Problem
 from kerncast.core.op.declaration import BANDWIDTH, TFLOPS
 from kerncast.core.parameters import Bool, Categorical
-from kerncast.models.limits.envelope import Verdict
-from kerncast.models.limits.trained import OutOfRange
-from kerncast.models.statuses import Answered
-from kerncast.models.tier import Tier
+from kerncast.errors import InvalidValue
+from kerncast.models.limits.envelope import AnswerWorth, OutOfRange
+
+
+class StatusPlace(Flag):
+    """Where a status may occur."""
+
+    PYTHON = auto()
+    """In an `Answer`; other errors are raised."""
+    C = auto()
+    """As an enumerator of the C and C++ headers."""
+    JSON = auto()
+    """In the reply to a JSON request."""
+    EVERYWHERE = PYTHON | C | JSON
+
+
+class Answered(StrEnum):
+    """The status of an answer. Numbers are those of the C enumerators: a new status gets the next one, none ever changes."""
+
+    OK = "ok", 0, StatusPlace.EVERYWHERE, ""
+    OUT_OF_RANGE = (
+        "out_of_range", 1, StatusPlace.EVERYWHERE,
+        "unlike what the model was trained on; `config` is the choice if there is a tier, else a fallback, if any fits",
+    )  # fmt: skip
+    UNSUPPORTED = "unsupported", 2, StatusPlace.EVERYWHERE, "the op or the family does not do this at all"
+    NO_VALID_CONFIG = "no_valid_config", 3, StatusPlace.EVERYWHERE, "no config that the model knows can run this problem"
+    BAD_INPUT = (
+        "bad_input",
+        4,
+        StatusPlace.C | StatusPlace.JSON,
+        "not a problem of this op, or a pointer that must not be NULL is",
+    )
+    MISMATCH = "mismatch", 5, StatusPlace.C, "header and library are from different exports"
+    CORRUPT = "corrupt", 6, StatusPlace.C | StatusPlace.JSON, "the model's own numbers are damaged"
+    TOO_SMALL = "too_small", 7, StatusPlace.C, "the buffer given is too small, or there is not enough memory"
+    UNSURE = (
+        "unsure", 8, StatusPlace.EVERYWHERE,
+        "the tree alone does not decide this problem; `config` is a fallback, if any fits",
+    )  # fmt: skip
+    NO_MODEL = "no_model", None, StatusPlace.JSON, "no available model answers this"
+
+    number: int | None
+    places: StatusPlace
+    doc: str
+
+    def __new__(cls, name: str, number: int | None, places: StatusPlace, doc: str) -> Answered:
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.number, member.places, member.doc = number, places, doc
+        return member
+
+
+C_STATUSES = tuple(
+    sorted((status for status in Answered if StatusPlace.C in status.places), key=lambda status: status.number or 0)
+)
+"""The statuses of C, by number."""
+
+
+class Tier(StrEnum):
+    """Which tier answered; the quickest first."""
+
+    MEMO = "memo"
+    TREE = "tree"
+    PORTFOLIO = "portfolio"
+    FULL = "full"
+    MEASURE = "measure"
+    PIN = "pin"
+
+
+CHOOSING = (Tier.TREE, Tier.PORTFOLIO, Tier.FULL)
+"""The tiers that a caller may ask for; an artefact may have all of them or some."""
+ALONE = (Tier.TREE,)
+"""A tree without another tier to leave a problem to."""
+C_TIERS = {
+    str(Tier.MEMO): "",
+    str(Tier.TREE): "",
+    str(Tier.PORTFOLIO): "",
+    str(Tier.FULL): "",
+    "auto": "only to ask for: the portfolio, or all configs if there is none, or the tree if it is alone",
+    "none": "",
+    str(Tier.PIN): "only in answers: a pin decided",
+}
+"""The tiers of C, in the order of their numbers, each with what its enumerator says. A new one is appended."""
+C_TIER_NAMES = tuple(C_TIERS)
+
+
+def named_tiers(given: str | Iterable[str]) -> tuple[Tier, ...]:
+    """Some of the tiers that choose, the quickest first, from their names or from a text such as `tree,portfolio`."""
+    names = {str(item).strip() for item in (given.split(",") if isinstance(given, str) else given)} - {""}
+    if not names or names - set(CHOOSING):
+        raise InvalidValue(f"`tiers` are {', '.join(CHOOSING)} (the memo is always there), got '{', '.join(sorted(names))}'")
+    return tuple(tier for tier in CHOOSING if tier in names)
+
 
 __all__ = [
     "Answer",
@@ -186,9 +276,9 @@ def fallback_words(called: str) -> str:
     return f"; the fallback is the {'library' if called == 'library' else 'best config on average that can run it'}"
 
 
-def as_judged(answer: Answer, verdict: Verdict) -> Answer:
+def as_judged(answer: Answer, verdict: AnswerWorth) -> Answer:
     """An answer with what a verdict makes of it: its bounds, its status and what is said of it. What was chosen stays."""
-    if not answer.ok or verdict == Verdict():
+    if not answer.ok or verdict == AnswerWorth():
         return answer
     answer = replace(answer, known=answer.known if verdict.known is None else verdict.known)
     if not verdict.calibrated:

@@ -17,15 +17,12 @@ from kerncast.core.expr import Program
 from kerncast.core.op import Config, Problem
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.models.answer import Answer, Tier, as_judged, refused_outside, without_choice
-from kerncast.models.candidates import Candidates, by_share, library_rows
-from kerncast.models.limits.choices import Expectation, expectation_of
-from kerncast.models.limits.configs import reach_of, worked_on
-from kerncast.models.limits.envelope import NO_ERRORS, Envelope, Verdict, Verdicts, Worth
-from kerncast.models.limits.trained import OutOfRange
+from kerncast.learning.tables.table import Rule, config_rules, problem_rules
+from kerncast.models.answer import Answer, Answered, Tier, as_judged, refused_outside, without_choice
+from kerncast.models.candidates import Candidates, by_share, library_rows, model_rules
+from kerncast.models.limits.configs import Expectation, expectation_of, reach_of, worked_on
+from kerncast.models.limits.envelope import NO_ERRORS, AnswerWorth, Envelope, OutOfRange, Verdicts, Worth
 from kerncast.models.problem_frames import bare, config_columns, configs_at, problem_frame, problems_in, vectors_in
-from kerncast.models.rules import Rule, config_rules, model_rules, problem_rules
-from kerncast.models.statuses import Answered
 
 if TYPE_CHECKING:
     from kerncast.models.model import Bests, Model
@@ -338,7 +335,7 @@ class PythonAnswerer:
         """The columns of an answer, if its device and the like of its problem were measured; else what is left of them."""
         fine, away = status == Answered.OK, self._away
         if away is not None:
-            bounds = Verdict(away=away).widened(*(found[name] for name in TIMES))
+            bounds = AnswerWorth(away=away).widened(*(found[name] for name in TIMES))
             nothing = np.full(len(status), np.nan)
             found |= {name: nothing if bound is None else bound for name, bound in zip(TIMES[1:], bounds, strict=True)}
             status[fine] = Answered.OK if away.believed else Answered.OUT_OF_RANGE

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from kerncast.core.arrays import Floats, Ints
-from kerncast.models.errors import LEVEL, Errors, joined, tails
-from kerncast.models.limits.widening import Beyond, Sizes, Traits, fit_beyond
+from kerncast.models.limits.widening import LEVEL, Beyond, Errors, ProblemTraits, Sizes, fit_beyond, joined, tails
 
 # Errors depend on the size of the problem, so there are bands of predicted time, each with enough problems.
 MOST_BANDS = 8
@@ -26,7 +25,7 @@ NARROWEST = 0.005
 class Widening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By band of rarity, then of predicted time: the factors from a prediction to its bounds."""
 
-    traits: Traits
+    traits: ProblemTraits
     edges_bits: tuple[float, ...]
     """The edges between the bands of rarity; one fewer than there are bands."""
     lower: tuple[tuple[float, ...], ...]
@@ -53,7 +52,7 @@ class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None if self.widening is None else self.widening.beyond
 
     @property
-    def traits(self) -> Traits | None:
+    def traits(self) -> ProblemTraits | None:
         """What rarity is counted in, if bounds widen with it."""
         return None if self.widening is None else self.widening.traits
 
@@ -81,7 +80,7 @@ class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def calibrate(
-    errors: Errors, harder: Sequence[Errors] = (), traits: Traits | None = None, sizes: Sizes | None = None
+    errors: Errors, harder: Sequence[Errors] = (), traits: ProblemTraits | None = None, sizes: Sizes | None = None
 ) -> Interval | None:
     """The interval that would have covered LEVEL of these rows, and the more of `harder`, the rarer their problems are.
 
@@ -116,7 +115,7 @@ def calibrate(
     return msgspec.structs.replace(found, widening=widening)
 
 
-def _widening(interval: Interval, parts: Sequence[Errors], traits: Traits) -> Widening:
+def _widening(interval: Interval, parts: Sequence[Errors], traits: ProblemTraits) -> Widening:
     """How many times wider than for the average problem each half of the interval must be, by band of rarity.
 
     Problems outside the range of sizes are not counted: they have bounds of their own.
@@ -162,7 +161,7 @@ def _rising(values: Floats, weights: Floats) -> Floats:
     return np.repeat([value for value, _, _ in blocks], [count for _, _, count in blocks])
 
 
-def widened_like(interval: Interval, base: Interval, traits: Traits, sizes: Sizes | None) -> Interval:
+def widened_like(interval: Interval, base: Interval, traits: ProblemTraits, sizes: Sizes | None) -> Interval:
     """The interval of a continued model: it widens as its base's does, around the range of sizes of all problems."""
     wide, beyond = base.widening, base.beyond
     if wide is None:
@@ -194,7 +193,7 @@ def _halves(interval: Interval) -> tuple[Floats, Floats]:
 def cross_bounds(
     errors: Errors,
     harder: Sequence[Errors] = (),
-    traits: Traits | None = None,
+    traits: ProblemTraits | None = None,
     sizes: Sizes | None = None,
     of: Errors | None = None,
 ) -> tuple[Floats, Floats]:

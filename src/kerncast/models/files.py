@@ -1,26 +1,44 @@
-"""What a model directory holds besides its weights: candidates, labels, problems, predictions, figures; each read when used."""
+"""What a model directory holds besides its weights: candidates, names of kernels, problems, predictions, figures.
+
+Each is read when it is used.
+A slim model has only those that answers need, in as few bytes as they need.
+"""
 
 from __future__ import annotations
 
+import shutil
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import polars as pl
 
+from kerncast.core.io.artefact import file_checksum, json_text
+from kerncast.core.io.atomic import build_directory, refuse_unwritable
 from kerncast.core.io.foreign import guarded, read_json
 from kerncast.core.io.parquet import read_parquet
 from kerncast.core.op import Family
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
+from kerncast.learning.learners.gbdt import Gbdt
 from kerncast.learning.scoring.metrics import Figures
-from kerncast.models.labels import Labels, labels_of
-from kerncast.models.limits.choices import SERVING, Serving, read_serving
-from kerncast.models.limits.configs import worked_on
-from kerncast.models.manifest import CANDIDATES, EVALUATION, LABELS, PREDICTIONS, PROBLEMS, Manifest
+from kerncast.models.limits.configs import SERVING, Serving, read_serving, serving_of, worked_on
+from kerncast.models.manifest import (
+    CANDIDATES,
+    CARD,
+    EVALUATION,
+    IMPORTANCES,
+    LABELS,
+    PREDICTIONS,
+    PROBLEMS,
+    Manifest,
+    write_manifest,
+)
+from kerncast.models.measured import KernelNames, labels_of
 
 if TYPE_CHECKING:
-    from kerncast.models.given import GivenConfigs
+    from kerncast.models.candidates import GivenConfigs
     from kerncast.models.model import Model
 
 
@@ -61,7 +79,7 @@ class ModelFiles:
         return _read(self.path / LABELS) if LABELS in self.manifest.files else None
 
     @cached_property
-    def labels(self) -> Labels | None:
+    def labels(self) -> KernelNames | None:
         """The names of the candidates; None: the training data name no kernels."""
         table = self.label_table
         return None if table is None else labels_of(table, self.candidates)
@@ -134,3 +152,54 @@ class ModelFiles:
 def _read(file: Path) -> pl.DataFrame:
     with guarded(file, "train the model again, or restore the file"):
         return read_parquet(file)
+
+
+KEPT = (CANDIDATES, LABELS, IMPORTANCES, CARD)
+
+
+def write_slim(model: Model, out: Path) -> None:
+    """Write a model without what only training, tiers and evaluation read, completely or not at all.
+
+    Its forests are packed, so numpy alone answers, with the same numbers. It has no out-of-fold predictions and no list of
+    the problems that it was trained on.
+    """
+    if not model.recorded:
+        raise InvalidValue(f"{model.path} is a model of another system, which has nothing to leave out: use it as it is")
+    if model.slim:
+        raise InvalidValue(f"{model.path} is a slim model already: copy it, or use the model that it was made from")
+    refuse_unwritable(out)
+
+    def fill(folder: Path) -> None:
+        if isinstance(model.learner, Gbdt):
+            model.learner.save_packed(folder)
+        else:
+            model.learner.save(folder)
+        for name in KEPT:
+            if name in model.manifest.files:
+                shutil.copyfile(model.path / name, folder / name)
+        (folder / EVALUATION).write_bytes(json_text({**model.evaluation, "held_out": held_out_errors(model)}))
+        serving = serving_of(model)
+        if serving is not None:
+            serving.write(folder / SERVING)
+        files = {file.name: file_checksum(file) for file in sorted(folder.iterdir())}
+        write_manifest(folder, msgspec.structs.replace(model.manifest, files=files, slim=model.manifest.checksum))
+
+    build_directory(out, fill)
+
+
+def held_out_errors(model: Model) -> dict[str, dict[str, dict[str, float]]]:
+    """By device and by dtype: rows, and the mean and the median error of the times that were predicted out of fold."""
+    rows = model.out_of_fold
+    if rows is None or not model.evaluated:
+        return {}
+    error = (pl.col("time_ns") / pl.col("measured_ns") - 1.0).abs()
+    known = rows.filter(pl.col("time_ns").is_finite(), pl.col("measured_ns").is_finite()).with_columns(__error=error)
+    found = {}
+    for name, column in (("device", "device"), ("dtype", "problem.dtype")):
+        if column not in known.columns or not known.height:
+            continue
+        parts = known.group_by(column).agg(
+            pl.len().alias("rows"), pl.col("__error").mean().alias("mape"), pl.col("__error").median().alias("median_ape")
+        )
+        found[name] = {row[0]: dict(zip(parts.columns[1:], row[1:], strict=True)) for row in parts.sort(column).iter_rows()}
+    return found

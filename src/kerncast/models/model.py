@@ -34,17 +34,15 @@ from kerncast.library import devices
 from kerncast.library.declared.declaration import resolve
 from kerncast.models.answer import Answer
 from kerncast.models.answerer import PythonAnswerer
+from kerncast.models.candidates import GivenConfigs, model_rules
 from kerncast.models.card import card_html, summary_line
 from kerncast.models.files import ModelFiles
-from kerncast.models.given import GivenConfigs
 from kerncast.models.limits.configs import chosen_last
 from kerncast.models.limits.devices import away_from
-from kerncast.models.limits.envelope import Envelope
-from kerncast.models.limits.trained import Coverage
+from kerncast.models.limits.envelope import Coverage, Envelope
 from kerncast.models.manifest import MANIFEST, Manifest, read_manifest
 from kerncast.models.problem_frames import DEVICE, respelled
-from kerncast.models.products import Product, products_of, whole_problem
-from kerncast.models.rules import model_rules
+from kerncast.models.products import SizeProduct, products_of, whole_problem
 
 BLOCK_ROWS = 16_384
 Bests = Callable[[pl.DataFrame], tuple[Ints, Floats]]
@@ -121,7 +119,7 @@ class Model(ModelFiles):
         It is a small part of the size, and has neither the predictions nor the problems that it was trained on.
         """
         from kerncast.models import trust
-        from kerncast.models.slim import write_slim
+        from kerncast.models.files import write_slim
 
         write_slim(self, Path(path))
         found = Model.load(path)
@@ -162,7 +160,7 @@ class Model(ModelFiles):
         )
 
     @cached_property
-    def products(self) -> tuple[Product, ...]:
+    def products(self) -> tuple[SizeProduct, ...]:
         """What a problem may be given by instead of two of its sizes."""
         return products_of(self.manifest, self.family, Coverage.of(self.manifest, self.family.problem.parameters))
 
@@ -418,7 +416,7 @@ class Model(ModelFiles):
     @cached_property
     def notes(self) -> list[str]:
         """What its data leave open: kinds of problems that were never measured, failures that were never seen."""
-        from kerncast.models.limits.notes import data_notes  # it loads the sets of problems
+        from kerncast.models.card import data_notes  # it loads the sets of problems
 
         return data_notes(self)
 

@@ -20,7 +20,7 @@ from kerncast.core.op import Family
 from kerncast.core.parameters import Int
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.kinds import learner_class
-from kerncast.models.limits.trained import Coverage
+from kerncast.models.limits.envelope import Coverage
 from kerncast.models.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _WORK_OF = {"relative": "expected_ns", "tflops": "flops", "bandwidth": "bytes"}
 
 
 @dataclass(frozen=True)
-class Product:
+class SizeProduct:
     """A value that may be given instead of two sizes, to one model."""
 
     name: str
@@ -155,10 +155,10 @@ class Product:
         return pair if all(given.get(name, size) == size for name, size in zip(self.factors, pair, strict=True)) else None
 
 
-def products_of(manifest: Manifest, family: Family, coverage: Coverage) -> tuple[Product, ...]:
+def products_of(manifest: Manifest, family: Family, coverage: Coverage) -> tuple[SizeProduct, ...]:
     """The products that problems of a model may be given by; its manifest is enough."""
     return tuple(
-        Product(name, factors, family, coverage, tuple(_readers(manifest, family, name, factors)))
+        SizeProduct(name, factors, family, coverage, tuple(_readers(manifest, family, name, factors)))
         for name, factors in family.op.products.items()
     )
 

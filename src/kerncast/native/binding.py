@@ -16,8 +16,7 @@ import numpy.typing as npt
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.op import Family
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.models.statuses import C_STATUSES, Answered
-from kerncast.models.tier import C_TIER_NAMES
+from kerncast.models.answer import C_STATUSES, C_TIER_NAMES, Answered
 from kerncast.native.header import MESSAGE_BYTES
 from kerncast.native.overrides import Decided
 

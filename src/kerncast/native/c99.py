@@ -14,11 +14,9 @@ from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import LEAST_RATE, Boosted, CScope, CSource, Level, Lines, Network
 from kerncast.learning.learners.gbdt import BEHIND, LIKELY_TO_FAIL
 from kerncast.learning.tables.assess import MOST_ALIGNED
-from kerncast.models.answer import fallback_words
+from kerncast.models.answer import C_STATUSES, C_TIERS, Tier, fallback_words
 from kerncast.models.limits.widening import ABSENT
 from kerncast.models.model import Model
-from kerncast.models.statuses import C_STATUSES
-from kerncast.models.tier import C_TIERS, Tier
 from kerncast.native import packaged
 from kerncast.native.c_forest import at_least_16, forest_plans, tree_in_c, values_of_problems
 from kerncast.native.c_model import CModel, rule_functions, space_tables, structure, written

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from kerncast.core.io.c import c_integer, comment, filled, identifiers, with_prefix
 from kerncast.core.parameters import Bool, Categorical, Parameter
 from kerncast.core.space import Space
-from kerncast.models.statuses import C_STATUSES
-from kerncast.models.tier import C_TIERS
+from kerncast.models.answer import C_STATUSES, C_TIERS
 from kerncast.native import packaged
 from kerncast.native.lower import Artefact
 

@@ -21,11 +21,11 @@ from kerncast.core.expr.nodes import node, table_lookup, topological
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import Boosted, Lowered
 from kerncast.learning.learners.trees import Tree
-from kerncast.models.candidates import library_rows, refuse_no_candidates
+from kerncast.learning.tables.table import Rule, namespaces
+from kerncast.models.answer import ALONE, CHOOSING, Tier, named_tiers
+from kerncast.models.candidates import library_rows, model_rules, refuse_no_candidates
 from kerncast.models.limits.configs import Reach
 from kerncast.models.model import Model
-from kerncast.models.rules import Rule, model_rules, namespaces
-from kerncast.models.tier import ALONE, CHOOSING, Tier, named_tiers
 from kerncast.native.overrides import Decided
 from kerncast.native.tiers.contents import UNSURE, Tiers
 

@@ -31,8 +31,9 @@ from kerncast.core.io.terminal import assignments
 from kerncast.core.op import Problem
 from kerncast.core.space import Space
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.learning.tables.table import Rule, config_rules, problem_rules
+from kerncast.models.candidates import model_rules
 from kerncast.models.model import Model
-from kerncast.models.rules import Rule, config_rules, model_rules, problem_rules
 from kerncast.native import MISSING, encode
 
 Named = str | int | dict[str, Any]

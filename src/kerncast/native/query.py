@@ -12,16 +12,16 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from kerncast.core import software as softwares
 from kerncast.core.io.c import c_integer, c_string, with_prefix
 from kerncast.core.op import Op
 from kerncast.core.parameters import Bool, Categorical, Parameter
 from kerncast.core.space import Space, Value
 from kerncast.errors import InvalidValue
 from kerncast.library import devices
-from kerncast.models import software as softwares
+from kerncast.models.answer import CHOOSING
 from kerncast.models.model import Model
-from kerncast.models.products import Product
-from kerncast.models.tier import CHOOSING
+from kerncast.models.products import SizeProduct
 from kerncast.native import packaged
 
 RESERVED = ("problem", "tier", "op", "family", "device", "software")
@@ -59,7 +59,7 @@ class Identity:
     software: str | None
     trained_on: tuple[str, ...] = ()
     """The software that its data record, as written."""
-    products: tuple[Product, ...] = ()
+    products: tuple[SizeProduct, ...] = ()
     """What a problem may be given by instead of two of its sizes."""
 
     @property
@@ -311,7 +311,7 @@ def _rules(problem: Space, identity: Identity | None) -> str:
     )
 
 
-def _products(problem: Space, products: Sequence[Product]) -> str:
+def _products(problem: Space, products: Sequence[SizeProduct]) -> str:
     """What may be given instead of two sizes, and how their shape is found."""
     listed, rows = list(problem.parameters), []
     for item in products:

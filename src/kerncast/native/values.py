@@ -18,7 +18,7 @@ from kerncast.core.parameters import Bool, Categorical, Choice, Int, Parameter, 
 from kerncast.core.space import Space
 from kerncast.errors import InvalidValue, quoted
 from kerncast.learning.learners.contract import Boosted
-from kerncast.models.limits.trained import Limit, fact_words
+from kerncast.models.limits.envelope import Limit, fact_words
 from kerncast.models.limits.widening import WHAT
 from kerncast.models.manifest import Range
 from kerncast.native import MISSING

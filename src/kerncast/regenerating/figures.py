@@ -32,8 +32,8 @@ from kerncast.learning.tables.table import load_table
 from kerncast.library.ops.gemm import gemm
 from kerncast.measuring.backends import get_backend
 from kerncast.measuring.backends.cpu.build import find_compiler
+from kerncast.models.answer import CHOOSING
 from kerncast.models.model import Model
-from kerncast.models.tier import CHOOSING
 
 if TYPE_CHECKING:
     from kerncast.regenerating.loop import FamilyRun

@@ -20,7 +20,7 @@ from kerncast.core.progress import Progress
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.learning.learners.contract import TARGETS
 from kerncast.measuring.backends.command.benchmark import toml_text
-from kerncast.models.store.store import DEFAULT, check_name
+from kerncast.models.store.entry import DEFAULT, check_name
 
 SHIPPED = "routines"
 # The family that numpy can race against.

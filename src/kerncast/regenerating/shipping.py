@@ -27,11 +27,11 @@ from kerncast.data.formats.aiconfigurator.places import PACKAGE, WHEEL, tables_a
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.learning.tables.table import Table, load_table
+from kerncast.models.files import write_slim
 from kerncast.models.manifest import CARD
 from kerncast.models.model import Model
-from kerncast.models.roofline_misses import FILE as MISSES
-from kerncast.models.roofline_misses import learn_misses
-from kerncast.models.slim import write_slim
+from kerncast.models.physics import FILE as MISSES
+from kerncast.models.physics import learn_misses
 from kerncast.regenerating.shipped_plans import (
     AICONFIGURATOR,
     LEAST_SHARE,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from kerncast.core import software as softwares
 from kerncast.core.io.atomic import refuse_unwritable, replace_directory, scratch_folder
 from kerncast.core.io.terminal import printable
 from kerncast.core.progress import QUIET, Progress
@@ -25,12 +26,11 @@ from kerncast.learning.scoring.metrics import Predicted
 from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.measurements import CONDITIONS
 from kerncast.learning.tables.table import NOT_TRIED
-from kerncast.models import software as softwares
-from kerncast.models.limits.record import CARRIED
 from kerncast.models.manifest import MANIFEST, manifest_alone
+from kerncast.models.measured import CARRIED
 from kerncast.models.model import Model
-from kerncast.models.store.entry import PREVIOUS
-from kerncast.models.store.store import ENTRY, Changed, Entry, Store
+from kerncast.models.store.entry import ENTRY, PREVIOUS, Entry
+from kerncast.models.store.store import Changed, Store
 from kerncast.regenerating.routine import Facts, walk
 from kerncast.training.recipe import Recipe
 from kerncast.training.train import train

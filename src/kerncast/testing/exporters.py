@@ -25,8 +25,7 @@ from kerncast.answering.exporters.project import write_project
 from kerncast.answering.selector import Selector
 from kerncast.core.op import Problem
 from kerncast.errors import InvalidValue
-from kerncast.models.answer import Pin
-from kerncast.models.tier import CHOOSING
+from kerncast.models.answer import CHOOSING, Pin
 from kerncast.native import MISSING, encode
 from kerncast.native.binding import Binding
 from kerncast.native.blob.runtime import BlobBinding, compiled_runtime

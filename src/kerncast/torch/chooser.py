@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from kerncast.answering.selector import Selector
+from kerncast.core import software as softwares
 from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.core.device import Device
 from kerncast.core.io.terminal import assignments, known
 from kerncast.core.op import Config, Problem
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.models import software as softwares
+from kerncast.models.answer import Tier
 from kerncast.models.model import Model
-from kerncast.models.tier import Tier
 from kerncast.native.tiers.build import short_tiers
 from kerncast.torch.asking import Abstain, in_range
 from kerncast.torch.confidence import Confidence

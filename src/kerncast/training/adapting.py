@@ -31,8 +31,7 @@ from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.measurements import Folded, read_measurements
 from kerncast.learning.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
 from kerncast.models import trust
-from kerncast.models.limits.choices import SERVING, Serving, expectation_of
-from kerncast.models.limits.configs import FEWEST, Reach, reach_of, worked_on
+from kerncast.models.limits.configs import FEWEST, SERVING, Reach, Serving, expectation_of, reach_of, worked_on
 from kerncast.models.limits.devices import away_from
 from kerncast.models.manifest import write_manifest
 from kerncast.models.measured import measured_by_model

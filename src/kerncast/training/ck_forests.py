@@ -26,8 +26,7 @@ from kerncast.learning.learners.lightgbm_text import parse_forest
 from kerncast.learning.scoring.trials import folds_by_group, held_out
 from kerncast.learning.tables.feature_rows import Featurizer
 from kerncast.learning.tables.table import Table
-from kerncast.models.ck.layout import HARDWARE, LAYOUTS, SPEC, TARGETS, TRAINING, Layout, target_of
-from kerncast.models.ck.reading import Forests, read_forests
+from kerncast.models.ck import HARDWARE, LAYOUTS, SPEC, TARGETS, TRAINING, CkForests, CkLayout, read_forests, target_of
 from kerncast.models.model import Model
 from kerncast.training.procedure import Procedure
 from kerncast.training.side_by_side import Fit, run_fits
@@ -42,11 +41,11 @@ class PlannedForests:
     """The rows that worked, with CK's columns: failures have no time, and the layout has no forest for them."""
     tried: int
     """Rows with failures."""
-    layout: Layout
+    layout: CkLayout
     procedure: Procedure
     targets: Mapping[str, Target]
     """In the layout's units, the one to choose by first."""
-    base: Forests | None
+    base: CkForests | None
     judged: bool
     """Whether to cross-validate."""
 
@@ -158,7 +157,7 @@ def planned_forests(
     )
 
 
-def _with_columns(table: Table, layout: Layout, base: Forests | None) -> Table:
+def _with_columns(table: Table, layout: CkLayout, base: CkForests | None) -> Table:
     """The table with CK's columns under CK's names, computed from the numbers that the base used, if there is one."""
     dtypes = tuple(table.rows.frame["problem.dtype"].unique().sort()) if base is None else base.spec.dtypes
     device = table.devices[0] if base is None else base.device
@@ -169,7 +168,7 @@ def _with_columns(table: Table, layout: Layout, base: Forests | None) -> Table:
     return replace(table, rows=replace(rows, names=tuple(names), codes={}), devices=(device,))
 
 
-def _refuse_unfit(family: Family, kind: str, machines: int, targets: tuple[str, ...]) -> Layout:
+def _refuse_unfit(family: Family, kind: str, machines: int, targets: tuple[str, ...]) -> CkLayout:
     """Refuse what the layout cannot hold."""
     if family.id not in LAYOUTS or kind != Gbdt.kind:
         raise InvalidValue(f"`file_format=ck` is for gbdt models of {', '.join(LAYOUTS)}, not for {kind} models of {family.id}")
@@ -181,7 +180,7 @@ def _refuse_unfit(family: Family, kind: str, machines: int, targets: tuple[str, 
     return LAYOUTS[family.id]
 
 
-def _continued(base: Model, table: Table, targets: tuple[str, ...]) -> Forests:
+def _continued(base: Model, table: Table, targets: tuple[str, ...]) -> CkForests:
     """The forests of the base, whose schema must be that of the data."""
     where = f"`base` {base.path}"
     if not (base.path / SPEC).is_file():

@@ -20,7 +20,7 @@ from kerncast.errors import BadFile
 from kerncast.learning.learners.contract import Learner, read_arrays, write_arrays
 from kerncast.learning.scoring.metrics import choice_figures
 from kerncast.learning.scoring.trials import CONFIG, folds_by_group
-from kerncast.learning.tables.assess import Kind, kinds_of
+from kerncast.learning.tables.assess import HeldOutKind, kinds_of
 from kerncast.learning.tables.table import Table
 from kerncast.training.left_out import DevicePart, device_parts
 from kerncast.training.procedure import Procedure
@@ -113,7 +113,7 @@ class Validated:
 
     fold: Ints
     predictions: Predictions
-    kinds: tuple[tuple[Kind, Predictions], ...]
+    kinds: tuple[tuple[HeldOutKind, Predictions], ...]
     """For each kind of problems: the predictions of its rows by a learner that saw no problem of this kind."""
     devices: tuple[tuple[DevicePart, Predictions], ...]
     """For each of several devices: the predictions of some of its rows by a learner that saw none of them."""
@@ -134,7 +134,7 @@ def validate_and_fit(table: Table, procedure: Procedure, partial: Partial) -> Va
 
 
 def _validated(
-    table: Table, procedure: Procedure, fold: Ints | None, partial: Partial | None, kinds: Sequence[Kind] = (),
+    table: Table, procedure: Procedure, fold: Ints | None, partial: Partial | None, kinds: Sequence[HeldOutKind] = (),
     devices: Sequence[DevicePart] = (), *, final: bool,
 ) -> tuple[Ints, Predictions, dict[str, Any], list[Any]]:  # fmt: skip
     """Folds, predictions, what else is known, and the results by kind and by device, followed by the final learner."""

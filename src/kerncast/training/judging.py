@@ -14,12 +14,11 @@ from kerncast.learning.learners.contract import Learner
 from kerncast.learning.scoring.metrics import Predicted, scorecard
 from kerncast.learning.scoring.trials import CONFIG
 from kerncast.learning.tables import assess
-from kerncast.learning.tables.assess import Kind
+from kerncast.learning.tables.assess import HeldOutKind
 from kerncast.learning.tables.table import Table
 from kerncast.models.conformal import Interval, calibrate, cross_bounds, widened_like
-from kerncast.models.errors import Errors
 from kerncast.models.limits.devices import Elsewhere
-from kerncast.models.limits.widening import Sizes, Traits, known_measure, octaves_outside
+from kerncast.models.limits.widening import Errors, ProblemTraits, Sizes, known_measure, octaves_outside
 from kerncast.models.model import Model
 from kerncast.training.folds import Predictions
 from kerncast.training.left_out import DevicePart, judge_left_out
@@ -37,7 +36,7 @@ class Trained:
     predictions: Predictions | None
     """None: the model was not judged."""
     extra: dict[str, Any] = field(default_factory=dict)
-    kinds: tuple[tuple[Kind, Predictions], ...] = ()
+    kinds: tuple[tuple[HeldOutKind, Predictions], ...] = ()
     devices: tuple[tuple[DevicePart, Predictions], ...] = ()
     adapted: bool = False
     """Whether a model was moved to another device, with predictions out of fold; False: trained, or continued."""
@@ -87,7 +86,7 @@ def judge(trained: Trained, recipe: Recipe, base: Model | None) -> Judgement:
     return Judgement(evaluation, interval, lower if known else None, upper if known else None, elsewhere)
 
 
-def _errors(trained: Trained, by_config: bool) -> tuple[Errors, list[Errors], Traits | None, Sizes | None]:
+def _errors(trained: Trained, by_config: bool) -> tuple[Errors, list[Errors], ProblemTraits | None, Sizes | None]:
     """The errors at random and by kind, the traits that their rarity is counted in, and the range of sizes."""
     held, fold, predictions = trained.table, trained.fold, trained.predictions
     assert predictions is not None
@@ -124,17 +123,17 @@ def _octaves(sizes: Floats, own: Any) -> Floats:
     return octaves_outside(sizes[own], sizes[~own])
 
 
-def traits_of(table: Table) -> Traits:
+def traits_of(table: Table) -> ProblemTraits:
     """The traits of the problems of a table."""
-    return Traits.of(table.family, table.problems)
+    return ProblemTraits.of(table.family, table.problems)
 
 
-def _traits_with(base: Model, table: Table) -> Traits:
+def _traits_with(base: Model, table: Table) -> ProblemTraits:
     """The traits of new problems and of those that the base was trained on."""
     old = base.out_of_fold
     columns = table.problems.columns
     both = table.problems if old is None else pl.concat([table.problems, old.select(columns)], how="vertical_relaxed").unique()
-    return Traits.of(table.family, both)
+    return ProblemTraits.of(table.family, both)
 
 
 def _rarity(table: Table, own: Any) -> Floats:
@@ -151,7 +150,7 @@ def lines_by_kind(trained: Trained) -> list[dict[str, Any]]:
     ]
 
 
-def _line(table: Table, kind: Kind, found: Predictions, bounds: tuple[Floats, Floats]) -> dict[str, Any]:
+def _line(table: Table, kind: HeldOutKind, found: Predictions, bounds: tuple[Floats, Floats]) -> dict[str, Any]:
     """The figures of one kind of problems that was held out whole."""
     own = table.take(kind.held)
     card = scorecard(own.trials, Predicted(found.score, found.time_ns, *bounds))

@@ -67,7 +67,7 @@ def run_fits(fits: Sequence[Fit], procedure: Procedure, table: Table) -> list[An
 
     def run(place: int) -> Any:
         told.begin(fits[place].name)
-        found = fits[place].result(table, replace(each, progress=_Share(told, place)))
+        found = fits[place].result(table, replace(each, progress=_FitProgress(told, place)))
         told.end(place)
         return found
 
@@ -120,7 +120,7 @@ class _Told:
             raise _Stop
 
 
-class _Share(Progress):
+class _FitProgress(Progress):
     """The progress of one of the fits."""
 
     def __init__(self, told: _Told, place: int) -> None:

@@ -22,13 +22,11 @@ from kerncast.data.isolated_times import isolated_times, report_of
 from kerncast.data.schema import parameter_columns
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.learning.learners.contract import Learner, Target
-from kerncast.learning.learners.mlp_csv import Network
-from kerncast.learning.tables.measurements import Sample, with_earlier
+from kerncast.learning.learners.mlp_csv import CsvNetwork
+from kerncast.learning.tables.measurements import ProblemSample, with_earlier
 from kerncast.learning.tables.table import Table, load_table, refuse_alike_devices
 from kerncast.library.declared.declaration import declaration_of
-from kerncast.models import card, trust
-from kerncast.models.labels import in_order_of_labels
-from kerncast.models.limits import record
+from kerncast.models import card, measured, trust
 from kerncast.models.limits.devices import numbers_read
 from kerncast.models.manifest import (
     CANDIDATES,
@@ -44,6 +42,7 @@ from kerncast.models.manifest import (
     Range,
     write_manifest,
 )
+from kerncast.models.measured import in_order_of_labels
 from kerncast.models.model import Model, feature_digest
 from kerncast.training.ck_forests import planned_forests
 from kerncast.training.folds import Partial, discard_folds, validate_and_fit
@@ -71,7 +70,7 @@ def train(
     warm_start: Model | str | Path | None = None,
     ck: tuple[str, ...] | None = None,
     no_folds: bool = False,
-    weights: Network | None = None,
+    weights: CsvNetwork | None = None,
     spread: Spread | None = None,
     progress: Progress = QUIET,
 ) -> Model:
@@ -98,7 +97,7 @@ def train(
             progress.say(f"{dataset.path}: {dataset.completeness}; training goes on with them")
     kept = () if base is None else base.manifest.features.names
     estimated = None if base is None else base.estimated
-    table = load_table(opened, family, where, pool, kept, progress, Sample(recipe.rows, recipe.seed), estimated)
+    table = load_table(opened, family, where, pool, kept, progress, ProblemSample(recipe.rows, recipe.seed), estimated)
     refuse_alike_devices(table)
     isolated = _isolated(table, opened)
     if base is not None and not base.recorded:
@@ -170,7 +169,7 @@ def _not_judged(table: Table, procedure: Procedure, base: Model | None) -> Train
     return Trained(learner, table, np.zeros(len(table.problem), np.int64), None)
 
 
-def _given_recipe(recipe: Recipe, table: Table, weights: Network) -> Recipe:
+def _given_recipe(recipe: Recipe, table: Table, weights: CsvNetwork) -> Recipe:
     """The recipe with the target and the features of a network that is given."""
     asked = (recipe.target or weights.target.name, weights.target.log if recipe.target_log is None else recipe.target_log)
     if asked != (weights.target.name, weights.target.log):
@@ -256,10 +255,10 @@ def write_model(
     importances = dict(sorted(trained.learner.importances().items(), key=lambda item: (-item[1], item[0])))
     trained.learner.save(folder)
     named = with_earlier(table.labels, None if base is None else base.label_table)
-    in_order_of_labels(record.candidates(table, base), named).write_parquet(folder / CANDIDATES)
+    in_order_of_labels(measured.candidates(table, base), named).write_parquet(folder / CANDIDATES)
     if named is not None:
         named.write_parquet(folder / LABELS)
-    record.seen_groups(table, before).write_parquet(folder / PROBLEMS)
+    measured.seen_groups(table, before).write_parquet(folder / PROBLEMS)
     said: dict[str, Array | None] = {"fold": None, "time_ns": None, "score": None}
     if trained.predictions is not None and judged is not None:
         said = {"fold": trained.fold, "time_ns": trained.predictions.time_ns, "score": trained.predictions.score}
@@ -271,7 +270,7 @@ def write_model(
         measured_ns=pl.Series(held.time_ns).fill_nan(None),
         noise=pl.Series(held.noise).fill_nan(None),
     )
-    record.with_base(predictions, table, before).write_parquet(folder / PREDICTIONS)
+    measured.with_base(predictions, table, before).write_parquet(folder / PREDICTIONS)
     (folder / EVALUATION).write_bytes(json_text(evaluation))
     (folder / IMPORTANCES).write_bytes(json_text(importances))
     manifest = _manifest(folder, table, procedure, trained.learner, where, base)
@@ -304,7 +303,7 @@ def _manifest(
     # What its base was trained on counts too: the model answers for both.
     dtypes = sorted({*dtypes, *(() if base is None else base.manifest.dtypes)})
     software = {*table.software, *(() if base is None else base.manifest.software)}
-    conditions = record.conditions(table, base)
+    conditions = measured.conditions(table, base)
     assert recipe.target is not None
     assert recipe.target_log is not None
     return Manifest(
@@ -326,17 +325,17 @@ def _manifest(
             table.digest, len(table.time_ns), int((~table.ok).sum()), int(table.trials.solvable.sum()),
             len(np.unique(table.group)), len(np.unique(table.config)), table.noise_floor, where,
         ),
-        hull=record.hull(table, base),
+        hull=measured.hull(table, base),
         interval=None,
         versions={"kerncast": __version__, **{name: version_of(name) for name in ("lightgbm", "numpy", "polars")}},
         files={},
         recipe=recipe.as_options(),
         declaration=declaration_of(table.family),
-        facts=record.facts(table, base),
+        facts=measured.facts(table, base),
         conditions=conditions,
         contradicted=_contradicted(table, base),
-        device_dtypes=record.device_dtypes(table, base),
-        device_software=record.device_software(table, base),
+        device_dtypes=measured.device_dtypes(table, base),
+        device_software=measured.device_software(table, base),
         warm_start=() if base is None else (*base.manifest.warm_start, base.manifest.data.digest),
         slim="",
         elsewhere=None,
@@ -353,7 +352,7 @@ def _on_its_device(manifest: Manifest, table: Table) -> Manifest:
         hull["dtype"] = Range(labels=tuple(name for name in hull["dtype"].labels if name in dtypes))
     return msgspec.structs.replace(
         manifest, dtypes=dtypes, hull=hull, software=table.software, device_dtypes={}, elsewhere=None,
-        conditions=record.conditions(table, None),
+        conditions=measured.conditions(table, None),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from kerncast.answering.exporters.project import write_project
-from kerncast.models.statuses import C_STATUSES
+from kerncast.models.answer import C_STATUSES
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, tiers_named
 from kerncast.testing.exported import CPP_STRICT

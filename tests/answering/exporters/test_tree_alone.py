@@ -12,7 +12,7 @@ from kerncast.answering.selector import Selector
 from kerncast.core.op import Problem
 from kerncast.errors import InvalidValue
 from kerncast.library.registry import FAMILIES
-from kerncast.models.statuses import Answered
+from kerncast.models.answer import Answered
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, build_tiers, tiers_named, tiers_of
 from kerncast.native.tiers.distill import Ground, lessons_of

@@ -17,7 +17,7 @@ from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library import devices
 from kerncast.measuring.backends.cpu.build import find_compiler
 from kerncast.models.model import Model
-from kerncast.models.roofline_misses import FILE, learn_misses, read_misses
+from kerncast.models.physics import FILE, learn_misses, read_misses
 
 SIZES = (16, 64, 256, 1024, 2048, 4096, 8192)
 PROBLEM = {"M": 2048, "N": 1024, "K": 4096, "dtype": "bf16"}

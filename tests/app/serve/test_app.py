@@ -18,8 +18,8 @@ from kerncast.app.serve.server import Settings, read_token
 from kerncast.app.serve.sources import Sources, choose
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.models import trust
+from kerncast.models.answer import CHOOSING
 from kerncast.models.model import Model
-from kerncast.models.tier import CHOOSING
 from kerncast.native.tiers.build import plain_tiers
 
 TOKEN = "a-token-of-some-length"

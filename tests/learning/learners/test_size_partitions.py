@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 from kerncast.core.device import Device
-from kerncast.learning.learners.leaf_shift import Labels, SizePartitions, shifted, size_features
+from kerncast.learning.learners.leaf_shift import LabelCombinations, SizePartitions, shifted, size_features
 from kerncast.learning.learners.trees import Tree, sum_of
 from kerncast.learning.tables.feature_rows import Featurizer
 from kerncast.library.families.inductor_choices import gemm_library
@@ -25,7 +25,7 @@ def rows_of(m, dtype, n=4096, k=4096):
 
 
 def cut(rows, count=COUNT):
-    labels = Labels.of(rows)
+    labels = LabelCombinations.of(rows)
     number = labels.number(rows.features)
     router = labels.nodes(np.arange(1.0, 1.0 + len(labels.known)))
     return SizePartitions.of(rows, number).trees(router, LENGTH, count, np.random.default_rng(0))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kerncast.errors import InvalidValue
-from kerncast.models.store.drift import Pairs, Tolerance, judge
+from kerncast.models.store.recheck import Pairs, Tolerance, judge
 
 PROBLEMS, CONFIGS = 12, 8
 

@@ -9,11 +9,12 @@ import polars as pl
 import pytest
 from tests.support.artefacts import reseal
 
+from kerncast.core import software
 from kerncast.core.io.lock import one_writer
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.models import software
 from kerncast.models.model import Model
-from kerncast.models.store.store import ENTRY, LOCK, Changed, Store, default_path
+from kerncast.models.store.entry import ENTRY
+from kerncast.models.store.store import LOCK, Changed, Store, default_path
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 

@@ -15,8 +15,8 @@ from kerncast.data import schema
 from kerncast.errors import InvalidValue
 from kerncast.library.problems import named_sets, problem_set
 from kerncast.library.problems.axes import required
+from kerncast.models.answer import Tier
 from kerncast.models.model import Model
-from kerncast.models.tier import Tier
 from kerncast.native import MISSING, encode
 from kerncast.native.blob.sections import Golden
 from kerncast.native.c_forest import ForestPlan

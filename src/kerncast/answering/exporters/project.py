@@ -17,9 +17,9 @@ from kerncast.core.io.atomic import build_directory, refuse_existing
 from kerncast.core.io.c import KEYWORDS, c_integer, c_number, filled, plain_words
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
-from kerncast.models.given import for_export
+from kerncast.models.answer import CHOOSING, Tier
+from kerncast.models.candidates import for_export
 from kerncast.models.model import Model
-from kerncast.models.tier import CHOOSING, Tier
 from kerncast.native import packaged
 from kerncast.native.c99 import c_source
 from kerncast.native.header import c_header, cpp_header

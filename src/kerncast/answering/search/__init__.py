@@ -23,7 +23,7 @@ from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.measuring.backends import backend_that_runs
 from kerncast.measuring.messages import Policy
 from kerncast.measuring.run import Request, Stop, collect, never
-from kerncast.models.limits.trained import OutOfRange
+from kerncast.models.limits.envelope import OutOfRange
 from kerncast.models.model import Model
 
 # How many configs a strategy may score by default; an exhaustive search scores everything.

@@ -19,9 +19,9 @@ from kerncast.core.op import Problem
 from kerncast.data.dataset import MANIFEST, Dataset
 from kerncast.data.formats import writers
 from kerncast.errors import InvalidValue
+from kerncast.models.answer import CHOOSING, named_tiers
 from kerncast.models.candidates import refuse_no_candidates
 from kerncast.models.model import Model
-from kerncast.models.tier import CHOOSING, named_tiers
 from kerncast.native.lower import refuse_several_devices
 from kerncast.native.overrides import Overrides
 from kerncast.native.tiers.build import TierOptions

@@ -36,8 +36,7 @@ from kerncast.measuring.backends.command.benchmark import BENCHMARK
 from kerncast.measuring.backends.contract import Backend
 from kerncast.measuring.backends.inductor.illegal import bf16_products
 from kerncast.measuring.sweeping.files import SWEEP
-from kerncast.models.checking import MODEL
-from kerncast.models.store.checking import STORE
+from kerncast.models.checking import MODEL, STORE
 from kerncast.native.overrides import OVERRIDES
 from kerncast.regenerating.loop import WORK
 from kerncast.regenerating.routine import ROUTINE

@@ -30,10 +30,10 @@ from kerncast.data.formats import Options
 from kerncast.data.importing import import_files, recognised
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.learning.learners.mlp_csv import Network, read_network
+from kerncast.learning.learners.mlp_csv import CsvNetwork, read_network
 from kerncast.library import devices
-from kerncast.models.ck.layout import TARGETS as CK_TARGETS
-from kerncast.models.ck.layout import weights_file
+from kerncast.models.ck import TARGETS as CK_TARGETS
+from kerncast.models.ck import weights_file
 from kerncast.models.model import Model
 from kerncast.training.adapting import adapt
 from kerncast.training.procedure import Procedure
@@ -218,7 +218,7 @@ def _targets(targets: str | None, file_format: str, base: Model | None) -> tuple
     return first, tuple(others)
 
 
-def _network(weights: str | Path, kind: str | None, continues: bool, fitting: Mapping[str, Any]) -> Network:
+def _network(weights: str | Path, kind: str | None, continues: bool, fitting: Mapping[str, Any]) -> CsvNetwork:
     """The network that is given instead of being fitted; options that are about fitting do not go with it."""
     if kind not in (None, "mlp"):
         raise InvalidValue(f"`weights` are those of an mlp, but `kind` is {kind}: leave one out")

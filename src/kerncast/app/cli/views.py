@@ -285,7 +285,7 @@ def checked_problems(
     Parameters of which the model saw one value only may be left out. `places` say where the problems are in a list of
     `count`, if they are a part of it.
     """
-    from kerncast.models.limits.trained import completed
+    from kerncast.models.limits.envelope import completed
 
     found, total = [], len(asked) if count is None else count
     for place, values in zip(range(total) if places is None else places, asked, strict=True):

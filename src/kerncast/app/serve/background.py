@@ -28,9 +28,8 @@ from kerncast.core.op import Problem
 from kerncast.core.progress import Progress
 from kerncast.errors import KerncastError
 from kerncast.models import trust
-from kerncast.models.answer import Answer
+from kerncast.models.answer import Answer, Tier
 from kerncast.models.model import Model
-from kerncast.models.tier import Tier
 
 LOG = logging.getLogger("kerncast.serving")
 # Steps of the jobs of one kind that run at the same time, and jobs of all kinds that run or wait.

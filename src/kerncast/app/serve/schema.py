@@ -19,8 +19,8 @@ from kerncast.app.serve.server import Settings
 from kerncast.core.io.arguments import cache_folder
 from kerncast.errors import InvalidValue, KerncastError, NotFound, quoted
 from kerncast.models import trust
-from kerncast.models.statuses import Answered, Place
-from kerncast.models.store.shipped import folder as shipped_folder
+from kerncast.models.answer import Answered, StatusPlace
+from kerncast.models.store.entry import folder as shipped_folder
 from kerncast.version import __version__
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def _question(address: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer() -> dict[str, Any]:
-    statuses = [str(status) for status in Answered if Place.JSON in status.places]
+    statuses = [str(status) for status in Answered if StatusPlace.JSON in status.places]
     number = {"type": "number"}
     return {
         "title": "Answer",

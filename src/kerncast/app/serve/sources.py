@@ -32,15 +32,15 @@ from kerncast.data.dataset import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound, quoted
 from kerncast.measuring.backends.cpu.build import find_compiler
 from kerncast.models import trust
-from kerncast.models.limits.trained import completed
+from kerncast.models.answer import CHOOSING, Tier
+from kerncast.models.limits.envelope import completed
 from kerncast.models.manifest import MANIFEST as MODEL
 from kerncast.models.model import Model
+from kerncast.models.store.entry import ENTRY, Entry, shipped_entries
+from kerncast.models.store.entry import folder as shipped_folder
 from kerncast.models.store.find import only_group
 from kerncast.models.store.groups import is_meant
-from kerncast.models.store.shipped import folder as shipped_folder
-from kerncast.models.store.shipped import shipped_entries
-from kerncast.models.store.store import ENTRY, Entry, Store, entry_of
-from kerncast.models.tier import CHOOSING, Tier
+from kerncast.models.store.store import Store, entry_of
 from kerncast.native.tiers.build import plain_tiers
 
 Origin = Literal["path", "store", "shipped"]

@@ -207,7 +207,7 @@ class Deep(Learner):
 
 
 @dataclass(frozen=True)
-class Layout:
+class DeepShape:
     """The columns of each input, and the depth of the network."""
 
     plain: int
@@ -217,17 +217,17 @@ class Layout:
     blocks: int
 
 
-def layout(scaling: Scaling, options: DeepOptions) -> Layout:
+def layout(scaling: Scaling, options: DeepOptions) -> DeepShape:
     """The shape of the network for these inputs and knobs."""
     codes = np.asarray(scaling.arrays["codes"])
     counts = (codes >= 0).sum(axis=1)
     plain = int((counts == 0).sum())
     ends = plain + np.cumsum(counts[counts > 0])
     slices = tuple((int(end - count), int(end)) for end, count in zip(ends, counts[counts > 0], strict=True))
-    return Layout(plain, slices, options.hidden, options.blocks)
+    return DeepShape(plain, slices, options.hidden, options.blocks)
 
 
-def network(shape: Layout, weights: Weights, inputs: Any) -> Any:
+def network(shape: DeepShape, weights: Weights, inputs: Any) -> Any:
     """The outputs for scaled inputs; both arguments are numpy arrays, or both torch tensors."""
     values = inputs[:, : shape.plain] @ weights["plain"] + weights["bias"]
     for place, (start, stop) in enumerate(shape.categorical):
@@ -299,7 +299,7 @@ class _Lesson:
         for part in np.split(mixed, firsts[1:]):
             yield np.concatenate([problems[number] for number in part])
 
-    def loss(self, shape: Layout, weights: Weights, batch: Ints | None = None) -> Any:
+    def loss(self, shape: DeepShape, weights: Weights, batch: Ints | None = None) -> Any:
         """Squared error of the target plus the cross-entropy of the order."""
         rows = slice(None) if batch is None else self.torch.from_numpy(batch)
         said, single = network(shape, weights, self.inputs[rows]), self.single[rows]
@@ -320,7 +320,7 @@ class _Lesson:
         # In units of log time, as the other half is in units of the target.
         return self.options.temperature * entropy
 
-    def whole(self, shape: Layout, weights: Weights) -> float:
+    def whole(self, shape: DeepShape, weights: Weights) -> float:
         """The loss on all rows."""
         with self.torch.no_grad():
             return float(self.loss(shape, weights))

@@ -42,7 +42,7 @@ from kerncast.learning.learners.growing import (
     TEMPERATURE,
     Bins,
     Grower,
-    Part,
+    TableRows,
     Task,
     grow_library_trees,
     has_many_rows,
@@ -234,7 +234,7 @@ class Gbdt(Learner):
             self.forests_ |= {name: [*bag] for name, bag in base.boosters.items()}
         self.threads_ = fitting.threads or (1 if len(table.ok) < WORTH_THREADS else 0)
         medians = self.options.medians
-        jobs: dict[str, Callable[[Part], Task]] = {"time": lambda part: time_task(part, fitting, alone, medians)}
+        jobs: dict[str, Callable[[TableRows], Task]] = {"time": lambda part: time_task(part, fitting, alone, medians)}
         if self.options.blend != 0 and not alone:
             jobs["rank"] = lambda part: rank_task(part, self._temperature)
         # What breaks a rule is never chosen: the forest learns from the others.
@@ -257,7 +257,7 @@ class Gbdt(Learner):
         bins = Bins(learned, self.threads_, keep=base is not None, categorical=self.categorical_, fewer=fewer)
         forests = sum((aside is not None) + bags[name] for name in jobs)
         grower = Grower(trees, leaves, lr, fitting, self.threads_, bins, forests)
-        whole = Part(table, np.arange(len(table.ok)))
+        whole = TableRows(table, np.arange(len(table.ok)))
         for name, task in jobs.items():
             old: list[Any] = [*self.forests_.get(name, []), *[None] * most]
             rounds = trees if aside is None else grower.rounds(name, task(whole.take(~aside)), task(whole.take(aside)), old[0])

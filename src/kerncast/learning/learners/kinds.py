@@ -29,7 +29,7 @@ SHIPPED = {
     "mlp": ("mlp", "Mlp"),
     "deep": ("deep", "Deep"),
     "linear": ("linear", "Linear"),
-    "roofline": ("linear", "Roofline"),
+    "roofline": ("linear", "RooflineLearner"),
 }
 """By kind: the module here and its class."""
 

@@ -112,7 +112,7 @@ FEWEST_ROWS = 20
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelCombinations:
     """The features that are labels, and the combinations of them that occur."""
 
     features: tuple[int, ...]
@@ -120,7 +120,7 @@ class Labels:
     """[combination, feature], sorted."""
 
     @classmethod
-    def of(cls, rows: Rows) -> Labels:
+    def of(cls, rows: Rows) -> LabelCombinations:
         """Those of some rows that differ between them."""
         places = tuple(rows.names.index(name) for name in rows.codes if len(np.unique(_column(rows, name))) > 1)
         return cls(places, np.unique(rows.features[:, list(places)], axis=0) if places else np.zeros((1, 0)))
@@ -175,7 +175,7 @@ class _Process:
 
     shift: float
     slope: float
-    labels: Labels
+    labels: LabelCombinations
     by_label: Floats
     leaves: list[Floats]
     """By tree: what is added to each of its leaves."""
@@ -191,7 +191,7 @@ def _process(
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.permutation(len(misses))[:MOST_ROWS])
     rows, misses, weight = rows.take(chosen), misses[chosen], weight[chosen]
-    labels = Labels.of(rows)
+    labels = LabelCombinations.of(rows)
     number, predicted = labels.number(rows.features), sum_of(trees, rows.features)
     cuts, router = SizePartitions.of(rows, number), labels.nodes(np.arange(1.0, 1.0 + len(labels.known)))
     forests = [trees, *filter(None, (cuts.trees(router, length, PARTITIONS, rng) for length in LENGTHS))]

@@ -201,7 +201,7 @@ def _quality(fitted: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     )
 
 
-class Roofline(Learner):
+class RooflineLearner(Learner):
     """Predicts the roofline times a constant: the median ratio."""
 
     kind = "roofline"

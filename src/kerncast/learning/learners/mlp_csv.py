@@ -67,7 +67,7 @@ def _write(file: Path, rows: list[list[str]]) -> None:
 
 
 @dataclass(frozen=True)
-class Input:
+class CsvInput:
     """A column that a network reads: a number, or whether a categorical feature has a code."""
 
     feature: str
@@ -79,11 +79,11 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Network:
+class CsvNetwork:
     """A network from a folder of CSV files."""
 
     folder: Path
-    inputs: tuple[Input, ...]
+    inputs: tuple[CsvInput, ...]
     layers: tuple[tuple[Floats, Floats], ...]
     center: Floats
     target: Target
@@ -122,7 +122,7 @@ class Network:
         return f"{said}; times of such problems mean nothing" if none.any() else ""
 
     def _scaling(self, rows: Rows) -> Scaling:
-        own: dict[str, list[Input]] = {name: [item for item in self.inputs if item.feature == name] for name in rows.names}
+        own: dict[str, list[CsvInput]] = {name: [item for item in self.inputs if item.feature == name] for name in rows.names}
         codes = np.full((len(rows.names), max([1, *(len(items) for items in own.values())])), -1, dtype=np.int64)
         wide, mean, deviation = np.zeros(len(own), dtype=bool), np.zeros(len(own)), np.ones(len(own))
         for place, (name, items) in enumerate(own.items()):
@@ -142,7 +142,7 @@ class Network:
                 )
         return scaling
 
-    def _refuse_kinds(self, name: str, items: list[Input], rows: Rows) -> None:
+    def _refuse_kinds(self, name: str, items: list[CsvInput], rows: Rows) -> None:
         where, known = f"{self.folder / INPUTS}: line {items[-1].line}", rows.codes.get(name)
         given = [item.code for item in items]
         if known is None and given != [None]:
@@ -152,7 +152,7 @@ class Network:
             raise BadFile(f"{where}: '{name}' is a category, so its rows have one of the codes {listed} each")
 
 
-def read_network(folder: Path) -> Network:
+def read_network(folder: Path) -> CsvNetwork:
     """Read a folder of CSV files; whatever is missing, damaged or contradicts itself is refused by name."""
     if not folder.is_dir():
         raise BadFile(f"{folder} is not a folder of CSV files: `kerncast export MODEL --to csv` writes one")
@@ -168,7 +168,7 @@ def read_network(folder: Path) -> Network:
         width = len(biases)
     if width != 1:
         raise BadFile(f"{folder}: the last layer has {width:,} units, but a time is one number: it must have one")
-    return Network(folder, inputs, layers, *_output(folder / OUTPUT))
+    return CsvNetwork(folder, inputs, layers, *_output(folder / OUTPUT))
 
 
 def _layers(folder: Path) -> tuple[tuple[Floats, Floats], ...]:
@@ -185,18 +185,18 @@ def _layers(folder: Path) -> tuple[tuple[Floats, Floats], ...]:
     return tuple(found)
 
 
-def _inputs(file: Path) -> Iterator[Input]:
+def _inputs(file: Path) -> Iterator[CsvInput]:
     for line, row in _records(file, INPUT_COLUMNS):
         where = f"{file}: line {line}"
         if row["code"]:
             if not row["code"].isascii() or not row["code"].isdigit() or len(row["code"]) > 18:
                 raise BadFile(f"{where}: a code is a whole number, got '{row['code'][:40]}'")
-            yield Input(row["feature"], line, int(row["code"]))
+            yield CsvInput(row["feature"], line, int(row["code"]))
             continue
         deviation = _number(row["deviation"], f"{where}: deviation")
         if deviation <= 0.0:
             raise BadFile(f"{where}: deviation must be above 0, got {row['deviation']}")
-        yield Input(row["feature"], line, None, _flag(row["log"], where), _number(row["mean"], f"{where}: mean"), deviation)
+        yield CsvInput(row["feature"], line, None, _flag(row["log"], where), _number(row["mean"], f"{where}: mean"), deviation)
 
 
 def _output(file: Path) -> tuple[Floats, Target]:

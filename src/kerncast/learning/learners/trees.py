@@ -178,7 +178,7 @@ Bounds = Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class _Run:
+class _CodeRun:
     """Neighbouring codes that go the same way."""
 
     low: int
@@ -187,7 +187,7 @@ class _Run:
 
 
 @dataclass
-class _Growing:
+class _TreeDraft:
     feature: list[int] = field(default_factory=list)
     threshold: list[float] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
@@ -223,10 +223,10 @@ def without_categories(tree: Tree, sets: Mapping[int, frozenset[int]]) -> Tree:
         place = int(tree.feature[node])
         # One code more stands for all that no set has.
         highest[place] = max(highest.get(place, 0), max(members, default=0) + 1)
-    found = _Growing()
+    found = _TreeDraft()
     begin: Bounds = {place: (0, most) for place, most in highest.items()}
     # What is still to be made: a node of the old tree (or some runs of it), what is known there, and where its number goes.
-    todo: list[tuple[int, list[_Run] | None, Bounds, tuple[list[int], int] | None]] = [(0, None, begin, None)]
+    todo: list[tuple[int, list[_CodeRun] | None, Bounds, tuple[list[int], int] | None]] = [(0, None, begin, None)]
     while todo:
         node, runs, bounds, slot = todo.pop()
         if node >= 0 and runs is None and node in sets:
@@ -254,12 +254,12 @@ def without_categories(tree: Tree, sets: Mapping[int, frozenset[int]]) -> Tree:
     return found.tree()
 
 
-def _runs(members: frozenset[int], low: int, high: int) -> list[_Run]:
-    runs: list[_Run] = []
+def _runs(members: frozenset[int], low: int, high: int) -> list[_CodeRun]:
+    runs: list[_CodeRun] = []
     for code in range(low, high + 1):
         inside = code in members
         if runs and runs[-1].inside == inside:
-            runs[-1] = _Run(runs[-1].low, code, inside)
+            runs[-1] = _CodeRun(runs[-1].low, code, inside)
         else:
-            runs.append(_Run(code, code, inside))
+            runs.append(_CodeRun(code, code, inside))
     return runs

@@ -81,7 +81,7 @@ def _finite(values: Floats, statistic: Callable[[Floats], Floats]) -> FigureJson
     return figure(value, resampled(values, statistic)) if np.isfinite(value) else None
 
 
-class _Errors:
+class _RuntimeErrors:
     """Row errors sorted and summed once, so that a resample of problems is cheap."""
 
     def __init__(self, problem: Ints, measured: Floats, predicted: Floats, covered: Flags | None) -> None:
@@ -134,7 +134,7 @@ def runtime_figures(
     problem: Ints, measured: Floats, predicted: Floats, covered: Flags | None = None, seed: int = 0
 ) -> dict[str, FigureJson | None]:
     """The runtime figures over rows that worked; intervals resample whole problems."""
-    errors = _Errors(problem, measured, predicted, covered)
+    errors = _RuntimeErrors(problem, measured, predicted, covered)
     values = errors.figures(np.ones(errors.problems))
     rng = np.random.default_rng(seed)
     drawn = [

@@ -230,7 +230,7 @@ FEWEST_GROUPS = 50
 
 
 @dataclass(frozen=True)
-class Kind:
+class HeldOutKind:
     """One way in which problems differ from the others."""
 
     name: str
@@ -249,7 +249,7 @@ def alignment(values: Ints) -> Ints:
     return found
 
 
-def kinds_of(table: Table) -> list[Kind]:
+def kinds_of(table: Table) -> list[HeldOutKind]:
     """The kinds that a table has; none if it has too few groups of problems."""
     groups, dense = np.unique(table.group, return_inverse=True)
     if len(groups) < FEWEST_GROUPS:
@@ -271,7 +271,7 @@ def _sizes(table: Table) -> dict[str, Ints]:
     return found
 
 
-def _by_alignment(sizes: dict[str, Ints], dense: Ints) -> Kind | None:
+def _by_alignment(sizes: dict[str, Ints], dense: Ints) -> HeldOutKind | None:
     gridded = {name: values for name, values in sizes.items() if _per_group(values % GRID == 0, dense).mean() >= 0.5}
     if not gridded:
         return None
@@ -284,10 +284,10 @@ def _by_alignment(sizes: dict[str, Ints], dense: Ints) -> Kind | None:
     power = min(cuts)[1]
     names = list(gridded)
     listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
-    return Kind("alignment", f"{listed} not a multiple of {2 << power}", worst <= power)
+    return HeldOutKind("alignment", f"{listed} not a multiple of {2 << power}", worst <= power)
 
 
-def _by_size(table: Table, sizes: dict[str, Ints], dense: Ints) -> Kind | None:
+def _by_size(table: Table, sizes: dict[str, Ints], dense: Ints) -> HeldOutKind | None:
     work = table.rows.roofline_ns if table.rows.roofline_ns is not None else table.rows.bytes
     if work is None:
         if not sizes:
@@ -297,10 +297,10 @@ def _by_size(table: Table, sizes: dict[str, Ints], dense: Ints) -> Kind | None:
     largest = _per_group(work, dense)
     low, high = np.quantile(largest, [SHARE / 2, 1 - SHARE / 2])
     held = (largest <= low) | (largest >= high)
-    return Kind("size", "the smallest and the largest eighth", held[dense])
+    return HeldOutKind("size", "the smallest and the largest eighth", held[dense])
 
 
-def _by_aspect(sizes: dict[str, Ints], dense: Ints) -> Kind | None:
+def _by_aspect(sizes: dict[str, Ints], dense: Ints) -> HeldOutKind | None:
     if len(sizes) < 2:
         return None
     logs = np.stack([_per_group(np.log2(np.maximum(values, 1)), dense) for values in sizes.values()])
@@ -308,7 +308,7 @@ def _by_aspect(sizes: dict[str, Ints], dense: Ints) -> Kind | None:
     unusual = logs - np.median(logs, axis=1, keepdims=True)
     aspect = unusual.max(axis=0) - unusual.min(axis=0)
     held = aspect > np.quantile(aspect, 1 - SHARE)
-    return Kind("aspect", f"the quarter with the most unequal {', '.join(sizes)}", held[dense])
+    return HeldOutKind("aspect", f"the quarter with the most unequal {', '.join(sizes)}", held[dense])
 
 
 def _per_group(values: Floats | Ints | Flags, dense: Ints) -> Floats:

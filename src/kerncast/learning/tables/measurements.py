@@ -288,7 +288,7 @@ READ_WHOLE = 5_000_000
 
 
 @dataclass(frozen=True)
-class Sample:
+class ProblemSample:
     """How many rows are wanted, and by which seed they are drawn."""
 
     rows: int

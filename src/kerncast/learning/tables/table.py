@@ -21,7 +21,7 @@ from kerncast.errors import InvalidValue
 from kerncast.learning.scoring.trials import Trials
 from kerncast.learning.tables import rated
 from kerncast.learning.tables.feature_rows import Featurizer, Rows, joined
-from kerncast.learning.tables.measurements import Folded, Sample, read_measurements, resolved_software, stacked
+from kerncast.learning.tables.measurements import Folded, ProblemSample, read_measurements, resolved_software, stacked
 from kerncast.library.declared.declaration import refuse_another_draft
 from kerncast.library.declared.family_file import SUFFIX, family_named
 
@@ -40,7 +40,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenRule:
     """The attempts that break one rule, and how many of them worked."""
 
     rule: Rule
@@ -84,7 +84,7 @@ def config_rules(rules: list[Rule]) -> list[Rule]:
     return [rule for rule in rules if "c" in namespaces(rule.holds)]
 
 
-def judge_rules(family: Family, device: Device, frame: pl.DataFrame, ok: Flags) -> tuple[list[Broken], Flags]:
+def judge_rules(family: Family, device: Device, frame: pl.DataFrame, ok: Flags) -> tuple[list[BrokenRule], Flags]:
     """The rules that some attempts on a device break, and which attempts obey all rules that are not contradicted."""
     dtypes = tuple(sorted(frame["problem.dtype"].drop_nulls().unique())) if "problem.dtype" in frame.columns else ()
     symbols = schema.symbol_columns(family, frame)
@@ -97,7 +97,7 @@ def judge_rules(family: Family, device: Device, frame: pl.DataFrame, ok: Flags) 
         if not breaks.any():
             continue
         ran = np.flatnonzero(breaks & ok)
-        broken = Broken(rule, int(breaks.sum()), len(ran), int(ran[0]) if len(ran) else -1)
+        broken = BrokenRule(rule, int(breaks.sum()), len(ran), int(ran[0]) if len(ran) else -1)
         found.append(broken)
         if not broken.contradicted:
             allowed &= ~breaks
@@ -131,7 +131,7 @@ class Table:
     """The weight of a row's problem; 1 unless hard problems count more."""
     allowed: Flags
     """The rows that obey the family's rules; a rule that the measurements contradict does not count."""
-    broken: tuple[Broken, ...]
+    broken: tuple[BrokenRule, ...]
     """The rules that some of the rows break."""
     digest: str
     labels: pl.DataFrame | None = None
@@ -231,7 +231,7 @@ def load_table(
     pool: bool = False,
     kept: Collection[str] = (),
     progress: Progress = QUIET,
-    sample: Sample | None = None,
+    sample: ProblemSample | None = None,
     estimated: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Table:
     """The rows of one family from one or several datasets; for `kept`, see `table_of`.
@@ -321,7 +321,7 @@ def _by_device(folded: pl.DataFrame) -> dict[str, slice]:
 
 def _judged(
     family: Family, machines: dict[str, Device], folded: pl.DataFrame, parts: dict[str, slice]
-) -> tuple[tuple[Broken, ...], Flags]:
+) -> tuple[tuple[BrokenRule, ...], Flags]:
     """The rules that rows break, and which rows obey the others; a pooled table is judged device by device."""
     broken, allowed = [], np.ones(folded.height, dtype=bool)
     ok = folded["time_ns"].is_not_null().to_numpy()

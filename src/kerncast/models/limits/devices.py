@@ -18,7 +18,7 @@ from kerncast.core.device import NOT_MEASURED, PEAK, Device, hardware_namespace
 from kerncast.core.expr import Program
 from kerncast.core.op import Family
 from kerncast.errors import InvalidValue
-from kerncast.models.errors import LEVEL, tails
+from kerncast.models.limits.widening import LEVEL, tails
 
 if TYPE_CHECKING:
     from kerncast.models.model import Model

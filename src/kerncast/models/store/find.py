@@ -7,7 +7,7 @@ stand for two sizes, an element type for its twin, and a problem that is too lar
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,21 +15,84 @@ from typing import Any
 
 from kerncast.core import dtypes
 from kerncast.core.device import Device
-from kerncast.core.op import Family
+from kerncast.core.op import Family, Problem
 from kerncast.core.software import is_same, lacks, matching
 from kerncast.core.space import Value
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library import devices as profiles
 from kerncast.library.registry import OPS
+from kerncast.models.answer import Answer
 from kerncast.models.limits.configs import never_seen
-from kerncast.models.limits.trained import COVERED, Coverage
+from kerncast.models.limits.envelope import COVERED, Coverage
 from kerncast.models.manifest import MANIFEST
 from kerncast.models.model import Model
-from kerncast.models.store.entry import Entry
+from kerncast.models.store.entry import Entry, shipped_entries
 from kerncast.models.store.groups import ModelGroup, canonical, in_order, of_one_family
-from kerncast.models.store.parts import Parts, ways_to_divide
-from kerncast.models.store.shipped import shipped_entries
 from kerncast.models.store.store import Store
+
+SHALLOWEST = 1_024
+"""K of a product whose parts take as long as the whole."""
+MOST_PARTS = 16
+# Sizes that kernels like: what is added to the last part does not count.
+STEP = 256
+
+
+@dataclass(frozen=True)
+class DividedSize:
+    """A size that may be divided: parts that are at least so large take as long as the whole, by these factors."""
+
+    name: str
+    least: int
+    whole: tuple[float, float]
+
+
+# Nine of ten wholes in AIConfigurator's tables take so many times two halves (benchmarks/wide_products.py): products with
+# N = 65,536, products with M = 32,768 and experts with 16,384 tokens.
+SIDES = {
+    "gemm": (DividedSize("N", 32_768, (0.90, 1.02)), DividedSize("M", 16_384, (0.83, 1.18))),
+    "moe": (DividedSize("tokens", 8_192, (0.76, 1.08)),),
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One way to divide a problem: launches whose times add up to that of the whole."""
+
+    side: DividedSize
+    whole: int
+    count: int
+    size: int
+    """Of all parts but the last, which may be smaller."""
+
+    def problem_of_one(self, problem: Mapping[str, Any]) -> dict[str, Any]:
+        """The problem of one part."""
+        return {**problem, self.side.name: self.size}
+
+    def problem_of_all(self, problem: Mapping[str, Any]) -> dict[str, Any]:
+        """The whole problem of a part's."""
+        return {**problem, self.side.name: self.whole}
+
+    def added(self, part: Answer, problem: Problem, model: str) -> Answer:
+        """The answer about the whole problem, from that about one part; one without a time stays without."""
+        if part.time_ns is None:
+            return replace(part, problem=problem)
+        many, (less, more) = self.whole / self.size, self.side.whole
+        lower = None if part.lower_ns is None else part.lower_ns * many * less
+        upper = None if part.upper_ns is None else part.upper_ns * many * more
+        why = f"{self.side.name}={self.whole:,} is more than {model} saw: {self.count} parts of {self.size:,}, added"
+        reason = "; ".join(filter(None, [why, part.reason]))
+        return replace(part, problem=problem, time_ns=part.time_ns * many, lower_ns=lower, upper_ns=upper, reason=reason)
+
+
+def ways_to_divide(op: str, problem: Mapping[str, Any]) -> Iterator[Parts]:
+    """The ways to divide a problem, those with fewer parts first; none if its parts would take longer than the whole."""
+    if (problem.get("K") or SHALLOWEST) < SHALLOWEST:
+        return
+    for side in SIDES.get(op, ()):
+        whole = problem.get(side.name) or 0
+        for count in range(2, min(MOST_PARTS, whole // side.least) + 1):
+            yield Parts(side, whole, count, -(-whole // (count * STEP)) * STEP)
+
 
 # Models are of several devices from this number on: then they may be asked about one that they have not seen.
 POOLED = 2

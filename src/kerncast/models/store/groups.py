@@ -9,15 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from kerncast.core import software as softwares
 from kerncast.core.op import Family
 from kerncast.core.software import newest_version, short_name
 from kerncast.core.space import Value
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.library import devices as profiles
 from kerncast.library.registry import OPS
-from kerncast.models import software as softwares
-from kerncast.models.limits.trained import COVERED, Coverage, Distance, Inside, range_words
-from kerncast.models.products import Product, products_of
+from kerncast.models.limits.envelope import COVERED, Coverage, Distance, Inside, range_words
+from kerncast.models.products import SizeProduct, products_of
 from kerncast.models.store.entry import DEFAULT, Entry
 
 # Models that an error lists.
@@ -44,7 +44,7 @@ class ModelChoice(Generic[T]):
         return [{name: coverage.limits[name].covers for name in self.apart} for _, coverage in self.models]
 
     @cached_property
-    def _products(self) -> list[dict[str, Product]]:
+    def _products(self) -> list[dict[str, SizeProduct]]:
         """By model: what its problems may be given by instead of two sizes."""
         found = ([] if item.manifest is None else products_of(item.manifest, self.family, item) for _, item in self.models)
         return [{product.name: product for product in products} for products in found]

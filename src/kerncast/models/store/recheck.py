@@ -7,22 +7,255 @@ the new times come from the same collector, so both define a label in the same w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.core.io.atomic import scratch_folder
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
+from kerncast.learning.scoring.metrics import INTERVAL, RESAMPLES
+from kerncast.learning.scoring.trials import TIE_SIGMAS
 from kerncast.learning.tables.measurements import MAD_TO_SIGMA
 from kerncast.measuring.messages import Policy
 from kerncast.measuring.plan import Runner
 from kerncast.measuring.run import Request, Stop, Summary, collect, never
 from kerncast.models.model import Model
-from kerncast.models.store.drift import FEWEST_PROBLEMS, Finding, Pairs, Tolerance, judge
+
+FRESH, DRIFTED, CANNOT_TELL = "fresh", "drifted", "cannot tell"
+# With fewer problems the interval of a resampled mean is narrower than it should be.
+FEWEST_PROBLEMS = 5
+# Noise only slows kernels down: if more than this share of the samples was disturbed, slower times prove nothing.
+MOST_DISTURBED = 0.5
+# Level of the sign test on problems whose choice got better or worse: one outlier among a dozen is not drift.
+SIGNIFICANT = 0.05
+# A choice whose efficiency changes by less than this has not changed.
+UNCHANGED = 0.01
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The changes that are allowed."""
+
+    shift: float = 0.10
+    """Of all times together, and of a typical vector relative to the others."""
+    choice: float = 0.02
+    """Loss of mean efficiency."""
+    failures: float = 0.05
+    """Share of vectors that worked and now fail."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0.0 < value < 1.0:  # refuses NaN too
+                raise InvalidValue(f"`max_{name}` must be above 0 and below 100 %, got {100 * value:g}")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Vectors then and now. Problems are numbered; `chosen` marks the vector that the model chooses for each of them."""
+
+    problem: Ints
+    then_ns: Floats
+    now_ns: Floats
+    """NaN: it fails now."""
+    noise: Floats
+    """Relative noise of the ratio; NaN where it is unknown."""
+    chosen: Flags
+    disturbed: float = 0.0
+
+
+@dataclass(frozen=True)
+class DriftFigure:
+    """A value and its 95 % interval."""
+
+    value: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """fresh, drifted or cannot tell, why, and the figures behind it."""
+
+    verdict: str
+    reasons: list[str]
+    shift: DriftFigure | None
+    """The factor between now and then that all times share."""
+    movement: DriftFigure | None
+    """How far a typical vector moved relative to that factor."""
+    efficiency_then: float | None
+    efficiency_now: float | None
+    efficiency_change: DriftFigure | None
+    rank_correlation: float | None
+    failures: int
+    vectors: int
+    problems: int
+    disturbed: float
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+class _Questions:
+    """The answers so far: `changed` decides the verdict, `unsure` leaves it open. Noise may explain slower times."""
+
+    def __init__(self, disturbed: float) -> None:
+        self.disturbed = disturbed
+        self.changed: list[str] = []
+        self.unsure: list[str] = []
+
+    def yes(self, said: str, meaning: str, may_be_noise: bool = True) -> None:
+        """Record a change beyond its limit and beyond chance."""
+        if may_be_noise and self.disturbed > MOST_DISTURBED:
+            quiet = f"the machine was disturbed during {self.disturbed:.0%} of the samples: check again when it is quiet"
+            self.unsure.append(f"{said}, but {quiet}")
+        else:
+            self.changed.append(f"{said}: {meaning}")
+
+    def open(self, said: str) -> None:
+        """Record a question whose interval crosses the limit."""
+        self.unsure.append(f"{said}: a larger `sample` would tell")
+
+
+def judge(pairs: Pairs, tolerance: Tolerance | None = None) -> Finding:
+    """Decide: drifted if anything has changed, fresh if nothing has and no question is open, else cannot tell."""
+    tolerance, answers = tolerance or Tolerance(), _Questions(pairs.disturbed)
+    failed = ~np.isfinite(pairs.now_ns)
+    problems = len(np.unique(pairs.problem[~failed]))
+    if failed.sum() > tolerance.failures * len(failed):
+        said = f"{int(failed.sum())} of {len(failed)} vectors that worked fail now (limit {tolerance.failures:.0%})"
+        answers.yes(said, "the kernels, or what they run on, have changed", may_be_noise=False)
+    shift = movement = choices = None
+    if problems < FEWEST_PROBLEMS:
+        fewest = f"at least {FEWEST_PROBLEMS} are needed: take a larger `sample`, or more time"
+        answers.unsure.append(f"{problems} problems could be measured again, {fewest}")
+    else:
+        shift, movement = _times(pairs, ~failed)
+        limit = _limit(pairs, ~failed, tolerance.shift)
+        _ask_shift(shift, limit, answers)
+        _ask_movement(movement, limit, answers)
+        choices = _choices(pairs)
+        if choices is not None:
+            _ask_choices(choices, tolerance.choice, answers)
+    verdict = DRIFTED if answers.changed else CANNOT_TELL if answers.unsure else FRESH
+    if answers.changed and choices is not None and choices.change.lower >= -tolerance.choice:
+        still = f"choices still reach {choices.now:.1%} of the best ({choices.then:.1%} when trained)"
+        answers.changed.append(f"{still}: its choices are still good")
+    reasons = answers.changed or answers.unsure or [_unchanged(shift, movement, choices)]
+    then, now, change, order = (choices.then, choices.now, choices.change, choices.order) if choices else (None,) * 4
+    return Finding(
+        verdict, reasons, shift, movement, then, now, change, order, int(failed.sum()), len(failed), problems, pairs.disturbed
+    )
+
+
+def _unchanged(shift: DriftFigure | None, movement: DriftFigure | None, choices: _Choices | None) -> str:
+    assert shift is not None
+    assert movement is not None
+    said = f"times are {shift.value:.3f} x what they were, a typical vector moved {movement.value:.1%} relative to that"
+    return said + (f", choices reach {choices.now:.1%} of the best ({choices.then:.1%} when trained)" if choices else "")
+
+
+def _limit(pairs: Pairs, ok: Flags, allowed: float) -> float:
+    """The tolerance, or the noise of the measurements if that is larger; as a logarithm."""
+    known = pairs.noise[ok & np.isfinite(pairs.noise)]
+    return max(float(np.log1p(allowed)), TIE_SIGMAS * float(np.median(known)) if len(known) else 0.0)
+
+
+def _by_problem(pairs: Pairs, ok: Flags, values: Floats) -> list[Floats]:
+    return [values[ok & (pairs.problem == number)] for number in np.unique(pairs.problem[ok])]
+
+
+def _times(pairs: Pairs, ok: Flags) -> tuple[DriftFigure, DriftFigure]:
+    """The common factor (median of the medians of each problem), and the median distance from it."""
+    with np.errstate(invalid="ignore"):
+        moved = np.log(pairs.now_ns / pairs.then_ns)
+    each = _by_problem(pairs, ok, moved)
+    medians = np.array([np.median(part) for part in each])
+    location = float(np.median(medians))
+    beside = np.array([np.median(np.abs(part - location)) for part in each])
+    shift = _resampled(medians, np.median)
+    spread = _resampled(beside, np.median)
+    factor = DriftFigure(*(float(np.exp(value)) for value in (shift.value, shift.lower, shift.upper)))
+    return factor, DriftFigure(*(float(np.expm1(value)) for value in (spread.value, spread.lower, spread.upper)))
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """The speed of the choices as a share of the best vector's, over the problems."""
+
+    then: float
+    now: float
+    change: DriftFigure
+    chance: float
+    """The probability of at least as many losses among the changed problems, if losses and gains were equally likely."""
+    order: float | None
+
+
+def _choices(pairs: Pairs) -> _Choices | None:
+    """The choices then and now, and how similar the order of all vectors is; None if there is nothing to choose."""
+    from scipy.stats import binomtest, spearmanr
+
+    now = np.where(np.isfinite(pairs.now_ns), pairs.now_ns, np.inf)
+    before, after, orders = [], [], []
+    for number in np.unique(pairs.problem):
+        own = pairs.problem == number
+        if own.sum() < 2 or not pairs.chosen[own].any() or not np.isfinite(now[own]).any():
+            continue
+        before.append(float((pairs.then_ns[own].min() / pairs.then_ns[own & pairs.chosen])[0]))
+        after.append(float((now[own].min() / now[own & pairs.chosen])[0]))
+        if np.ptp(pairs.then_ns[own]) > 0 and own.sum() > 2 and np.ptp(now[own]) > 0:
+            orders.append(float(spearmanr(pairs.then_ns[own], now[own]).statistic))
+    if not before:
+        return None
+    change = np.array(after) - np.array(before)
+    lost, gained = int((change < -UNCHANGED).sum()), int((change > UNCHANGED).sum())
+    chance = float(binomtest(lost, lost + gained, alternative="greater").pvalue) if lost + gained else 1.0
+    order = float(np.mean(orders)) if orders else None
+    return _Choices(float(np.mean(before)), float(np.mean(after)), _resampled(change, np.mean), chance, order)
+
+
+def _resampled(values: Floats, statistic: Callable[..., Any]) -> DriftFigure:
+    """A statistic over one value per problem, with its interval by resampling the problems."""
+    rng = np.random.default_rng(0)
+    drawn = statistic(values[rng.integers(0, len(values), (RESAMPLES, len(values)))], axis=-1)
+    lower, upper = np.percentile(drawn, INTERVAL)
+    return DriftFigure(float(statistic(values)), float(lower), float(upper))
+
+
+def _ask_shift(shift: DriftFigure, limit: float, answers: _Questions) -> None:
+    lower, upper = np.log(shift.lower), np.log(shift.upper)
+    said = f"times are {shift.value:.3f} x what they were ({shift.lower:.3f} to {shift.upper:.3f}, limit {np.exp(limit):.3f})"
+    if lower > limit or upper < -limit:
+        answers.yes(said, "predicted times are off by that factor", may_be_noise=lower > limit)
+    elif lower < -limit or upper > limit:
+        answers.open(said)
+
+
+def _ask_movement(movement: DriftFigure, limit: float, answers: _Questions) -> None:
+    allowed = float(np.expm1(limit))
+    interval = f"{movement.lower:.1%} to {movement.upper:.1%}, limit {allowed:.1%}"
+    said = f"a typical vector moved {movement.value:.1%} relative to the others ({interval})"
+    if movement.lower > allowed:
+        answers.yes(said, "no common factor explains it")
+    elif movement.upper > allowed:
+        answers.open(said)
+
+
+def _ask_choices(choices: _Choices, allowed: float, answers: _Questions) -> None:
+    change = choices.change
+    interval = f"change {change.lower:+.1%} to {change.upper:+.1%}, limit {-allowed:.1%}"
+    said = f"choices reach {choices.now:.1%} of the best, {choices.then:.1%} when trained ({interval})"
+    if change.value < -allowed and change.upper < 0 and choices.chance < SIGNIFICANT:
+        answers.yes(said, "other configs are best now")
+    elif change.lower < -allowed:
+        answers.open(said)
+
 
 # Vectors per problem: the choice, the fastest few, and others spread over the rest.
 PER_PROBLEM = 8

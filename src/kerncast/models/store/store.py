@@ -29,7 +29,7 @@ from kerncast.core.progress import QUIET, Progress, Stop, never
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library.registry import OPS
 from kerncast.models import trust as trusting
-from kerncast.models.limits.trained import Coverage
+from kerncast.models.limits.envelope import Coverage
 from kerncast.models.model import Model, is_model
 from kerncast.models.store.entry import (
     DEFAULT,
@@ -37,23 +37,19 @@ from kerncast.models.store.entry import (
     ENTRY_FILE,
     SHIPPED,
     Entry,
-    Record,
+    EntryRecord,
     check_name,
     own_name,
     place_of,
     read_entry,
+    shipped_entries,
 )
-from kerncast.models.store.groups import ModelGroup, canonical, in_order, of_one_family, on_one_device
-from kerncast.models.store.shipped import shipped_entries
+from kerncast.models.store.groups import ModelGroup, in_order, of_one_family, on_one_device
 
 if TYPE_CHECKING:  # it imports collecting, which a store only needs for checks
     from kerncast.measuring.plan import Measuring
     from kerncast.models.store.recheck import ModelCheck
 
-__all__ = [
-    "DEFAULT", "ENTRY", "LOCK", "Changed", "Entry", "Record", "Store", "canonical", "check_name", "default_path",
-    "entry_of",
-]  # fmt: skip
 
 VARIABLE = "KERNCAST_STORE"
 LOCK = "store.lock"
@@ -111,8 +107,7 @@ class Store:
         `model` is a model, its directory, or an id in this store. The limits are in per cent.
         """
         from kerncast.measuring import plan
-        from kerncast.models.store.drift import Tolerance
-        from kerncast.models.store.recheck import recheck
+        from kerncast.models.store.recheck import Tolerance, recheck
 
         loaded, measuring = self._loaded(model), measuring or plan.Measuring()
         runs = plan.runner(loaded.family, measuring)
@@ -312,10 +307,10 @@ class Store:
         entry = self.meant(model)
         return Model.load(model) if entry is None else entry.load()
 
-    def _folder(self, record: Record) -> Path:
+    def _folder(self, record: EntryRecord) -> Path:
         return self.path.joinpath(*place_of(record.family, record.devices, record.software, record.name))
 
-    def _put(self, source: Path, target: Path, record: Record) -> Entry:
+    def _put(self, source: Path, target: Path, record: EntryRecord) -> Entry:
         target.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix="model-", dir=target))
         try:
@@ -363,7 +358,7 @@ def _mark(folder: Path) -> str:
 
 def _record(
     model: Model, name: str | None = None, stated: Mapping[str, str] | None = None, origin: Mapping[str, str] | None = None
-) -> Record:
+) -> EntryRecord:
     """What is known of a model; without a name, that of its part of the op."""
     manifest = model.manifest
     software = manifest.software
@@ -371,7 +366,7 @@ def _record(
         raise InvalidValue(f"{model.path} already says what it was trained on ({'; '.join(software)}): leave out `software`")
     if stated:
         software = (msgspec.json.encode(dict(sorted(stated.items()))).decode(),)
-    return Record(
+    return EntryRecord(
         op=manifest.op, family=manifest.family, devices=tuple(item.name for item in manifest.devices), software=software,
         name=name or own_name(model), added=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), model="",
         checksum=manifest.checksum, kind=manifest.kind, dtypes=manifest.dtypes, rows=manifest.data.rows,

@@ -22,10 +22,9 @@ from kerncast.learning.learners.contract import read_arrays, write_arrays
 from kerncast.learning.learners.gbdt import Gbdt
 from kerncast.learning.learners.trees import Tree, as_arrays, from_arrays
 from kerncast.measuring.backends.contract import CannotCompile
-from kerncast.models.limits.choices import Expectation, expectation_of
-from kerncast.models.limits.configs import Reach, reach_of
+from kerncast.models.answer import ALONE, Tier, named_tiers
+from kerncast.models.limits.configs import Expectation, Reach, expectation_of, reach_of
 from kerncast.models.model import Model
-from kerncast.models.tier import ALONE, Tier, named_tiers
 from kerncast.native import encode
 from kerncast.native.build import BRIEF, NotTrusted, folder_for, load
 from kerncast.native.c99 import NotInC

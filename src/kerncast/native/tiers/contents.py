@@ -13,8 +13,7 @@ import numpy as np
 from kerncast.core.arrays import Array, Ints
 from kerncast.core.expr import Program
 from kerncast.learning.learners.trees import Tree, as_arrays
-from kerncast.models.limits.choices import Expectation
-from kerncast.models.limits.configs import Reach
+from kerncast.models.limits.configs import Expectation, Reach
 
 UNSURE = -1
 # How the configs of a list are compared: the first trees of the small forest compare all of them, more trees the best few. The

@@ -15,11 +15,12 @@ from kerncast.core.expr.nodes import INEXACT, Expr
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.trees import Tree
 from kerncast.learning.scoring.trials import held_out
+from kerncast.learning.tables.table import Rule, namespaces
+from kerncast.models.candidates import model_rules
 from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.manifest import Range
 from kerncast.models.measured import Measured, measured_by_model
 from kerncast.models.model import Model
-from kerncast.models.rules import Rule, model_rules, namespaces
 from kerncast.native.tiers.cart import Material, grow
 from kerncast.native.tiers.contents import COMPARED_BY_ALL, UNSURE, DecisionTree
 from kerncast.native.tiers.teaching import draw_problems

@@ -13,19 +13,18 @@ from kerncast.app.api.showing import echo, echo_exactly, shown
 from kerncast.app.cli.signals import polite_signals
 from kerncast.app.cli.verb import group, in_options
 from kerncast.app.cli.views import Json, draw, parse_assignments, print_json, problem_parameters, table
+from kerncast.core import software as softwares
 from kerncast.core.io.arguments import Help, named_values
 from kerncast.core.io.terminal import TextTable
 from kerncast.core.software import FRAMEWORK, parts, short_name
 from kerncast.errors import BadFile
 from kerncast.measuring.plan import Measuring
-from kerncast.models import software as softwares
 from kerncast.models.manifest import Range
 from kerncast.models.model import Model
-from kerncast.models.store.drift import Finding
+from kerncast.models.store.entry import Entry, shipped_entries
 from kerncast.models.store.find import only_group
-from kerncast.models.store.recheck import ModelCheck
-from kerncast.models.store.shipped import shipped_entries
-from kerncast.models.store.store import Entry, Store
+from kerncast.models.store.recheck import Finding, ModelCheck
+from kerncast.models.store.store import Store
 from kerncast.models.trust import list_path
 
 StorePath: TypeAlias = Annotated[
@@ -235,7 +234,7 @@ def _tell(entry: Entry, what: str, as_json: bool) -> None:
 
 
 def _show(entry: Entry, hull: Mapping[str, Range], as_json: bool) -> None:
-    from kerncast.models.limits.trained import range_words
+    from kerncast.models.limits.envelope import range_words
 
     covers = {name: range_words(seen) for name, seen in hull.items()}
     if as_json:

@@ -39,9 +39,8 @@ from kerncast.core.space import Value
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library.registry import OPS
 from kerncast.measuring.sweeping.selection import Named, reader
-from kerncast.models.answer import Answer, without_choice
+from kerncast.models.answer import Answer, Answered, without_choice
 from kerncast.models.model import Model, is_model
-from kerncast.models.statuses import Answered
 from kerncast.models.store.find import only_group
 from kerncast.models.store.store import Store
 

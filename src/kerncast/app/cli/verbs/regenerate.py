@@ -21,7 +21,8 @@ from kerncast.core.io.arguments import Help
 from kerncast.core.io.quoting import word
 from kerncast.data.formats import get_importer
 from kerncast.errors import InvalidValue
-from kerncast.models.store.store import DEFAULT, Store
+from kerncast.models.store.entry import DEFAULT
+from kerncast.models.store.store import Store
 from kerncast.regenerating import FamilyOutcome, Routine, load
 from kerncast.regenerating import regenerate as run
 from kerncast.regenerating.planning import FamilyPlan

@@ -43,9 +43,8 @@ from kerncast.data.dataset import MANIFEST, Dataset
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.linear import Linear
 from kerncast.measuring.backends import backend_that_runs
-from kerncast.models.answer import Answer, Pin
+from kerncast.models.answer import CHOOSING, Answer, Pin, Tier
 from kerncast.models.model import Model
-from kerncast.models.tier import CHOOSING, Tier
 from kerncast.native.tiers.portfolio import CurvePoint, Portfolio, PortfolioChoice
 
 # Of a list of answers, the table shows at most this many.

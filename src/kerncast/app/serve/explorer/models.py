@@ -23,7 +23,7 @@ from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.answer import Answer
 from kerncast.models.answerer import PythonAnswerer
 from kerncast.models.card import card_line
-from kerncast.models.limits.trained import Limit
+from kerncast.models.limits.envelope import Limit
 from kerncast.models.manifest import Fact, Range
 from kerncast.models.model import Model
 
