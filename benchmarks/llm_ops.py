@@ -33,8 +33,7 @@ from kerncast.evaluating.evaluation import folds_of, split_groups
 from kerncast.learning.tables.table import Table, load_table
 from kerncast.regenerating.shipped_plans import LEAST_SHARE, TIMES, medians_of
 from kerncast.training.folds import cross_validate
-from kerncast.training.procedure import Procedure
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Procedure, Recipe
 
 NOTE = (
     "Trees of 127 leaves (GEMM and context attention: 255). For one GPU two forests of 600 at a rate of 0.05, averaged; for "

@@ -35,7 +35,7 @@ from kerncast.library.registry import FAMILIES
 from kerncast.models.answer import CHOOSING as TIERS
 from kerncast.models.answer import Answer, Tier
 from kerncast.native.tiers.build import TierOptions
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 BENCHMARK = Benchmark(

@@ -19,7 +19,7 @@ from golden import check_golden
 from kerncast.library.registry import FAMILIES
 from kerncast.models.manifest import MANIFEST, Manifest, write_manifest
 from kerncast.models.model import feature_digest
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 
 # What fields say that a file does not have.
 NOTHING: dict[str, Any] = {

@@ -13,7 +13,7 @@ from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, tiers_named
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.testing.repeats import SOAK
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 ROOT = Path(__file__).parents[1]

@@ -4,7 +4,7 @@ import pytest
 
 from kerncast.native.tiers.build import TierOptions, build_tiers
 from kerncast.testing.models import synthetic_dataset
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 

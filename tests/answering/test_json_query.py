@@ -20,7 +20,7 @@ from kerncast.models.store.store import Store
 from kerncast.native import build
 from kerncast.native.tiers.build import plain_tiers
 from kerncast.testing.models import synthetic_dataset
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 CORPUS = json.loads(Path(__file__).with_name("corpus.json").read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ from kerncast.native.tiers.build import TierOptions
 from kerncast.native.tiers.portfolio import portfolio_of
 from kerncast.testing.exported import COMPILERS, STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}

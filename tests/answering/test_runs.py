@@ -16,7 +16,7 @@ from kerncast.models.answer import Answered
 from kerncast.models.model import Model
 from kerncast.native.overrides import decide
 from kerncast.native.tiers.build import TierOptions
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 SMALL = Recipe("gbdt", {"trees": 8, "library_trees": 4, "leaves": 7}, folds=2, threads=1)

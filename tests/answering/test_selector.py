@@ -28,7 +28,7 @@ from kerncast.native.lower import lower
 from kerncast.native.tiers import build as tier_building
 from kerncast.native.tiers.build import TierOptions, plain_tiers, read_tiers, tiers_of, write_tiers
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 SHAPE = {"M": 1000, "N": 512, "K": 768, "dtype": "fp16", "layout": "rcr"}

@@ -8,8 +8,7 @@ from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.refits import ACTIVE_SHARES, PROBLEM_SHARES, budget_curves
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_table
-from kerncast.training.acquisition import acquisition
-from kerncast.training.procedure import Procedure
+from kerncast.training.procedure import Procedure, acquisition
 from kerncast.training.train import Recipe, train
 
 

@@ -19,7 +19,7 @@ from kerncast.native.tiers.build import TierOptions, build_tiers, tiers_named
 from kerncast.testing.exported import COMPILERS, SANITIZED, STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.testing.repeats import repeats
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 DAMAGE = Path(__file__).with_name("blob_damage.c")

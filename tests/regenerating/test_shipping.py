@@ -19,7 +19,7 @@ from kerncast.models.physics import read_misses
 from kerncast.models.store import entry as shipped
 from kerncast.regenerating.shipping import NOTICE_FILE, PLANS, build_shipped, plans_named
 from kerncast.testing.models import synthetic_table
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 
 GPUS = {"h100_sxm": ("NVIDIA H100 80GB HBM3", 1.0), "a100_sxm": ("NVIDIA A100-SXM4-80GB", 3.0)}
 MOST_BYTES = 25_000_000

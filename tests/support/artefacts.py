@@ -24,7 +24,7 @@ from kerncast.regenerating import loop as state
 from kerncast.regenerating import routine
 from kerncast.testing.backends import QUICK, Instant
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 # One row in three cannot be represented, and `note` is a column that the importer does not know.

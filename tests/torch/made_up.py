@@ -10,7 +10,7 @@ from kerncast.library import devices
 from kerncast.library.families.gemm_inductor_cpp import gemm_inductor_cpp
 from kerncast.measuring.backends.inductor.build import cpu_software
 from kerncast.testing.models import synthetic_dataset
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 TILES = [(mr, nr) for mr in (2, 4, 6) for nr in (8, 16)]

@@ -12,7 +12,7 @@ from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.torch.confidence import Confidence
 from kerncast.torch.flex_asking import flex_asked
 from kerncast.torch.triton_choosing import Ask, prune, prune_flex, settle, widened
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 RECIPE = Recipe("gbdt", {"trees": 20, "library_trees": 0, "leaves": 15}, folds=2)

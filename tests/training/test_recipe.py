@@ -6,7 +6,7 @@ import json
 import pytest
 
 from kerncast.errors import BadFile
-from kerncast.training.recipe import LEFT_OUT, Recipe
+from kerncast.training.procedure import LEFT_OUT, Recipe
 
 FIELDS = {item.name for item in dataclasses.fields(Recipe)}
 OTHER = Recipe(

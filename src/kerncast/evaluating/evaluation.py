@@ -36,8 +36,7 @@ from kerncast.models.conformal import cross_bounds
 from kerncast.models.limits.widening import LEVEL, Errors
 from kerncast.models.model import Model
 from kerncast.training.folds import cross_validate
-from kerncast.training.procedure import Procedure, Spread
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Procedure, Recipe, Spread
 
 SPLITS = ("problem", "size", "config", "device")
 

@@ -25,10 +25,9 @@ from kerncast.measuring.run import by_turns
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model
 from kerncast.native.tiers.build import TierOptions, build_tiers
-from kerncast.training.acquisition import acquisition
 from kerncast.training.folds import Predictions, cross_validate_seeds
 from kerncast.training.judging import Trained, lines_by_kind
-from kerncast.training.procedure import Procedure, Spread
+from kerncast.training.procedure import Procedure, Spread, acquisition
 from kerncast.training.train import fit_table
 
 PROBLEM_SHARES = (0.1, 0.2, 0.4, 0.7, 1.0)

@@ -14,7 +14,7 @@ from kerncast.errors import InvalidValue
 from kerncast.learning.tables.measurements import Folded, read_measurements, resolved_software, rows_where
 from kerncast.learning.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
 from kerncast.models.model import Model
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import expand
 
 Paths = Sequence[str | Path] | str | Path

@@ -27,8 +27,7 @@ from kerncast.measuring.plan import Measuring, Runner, runner
 from kerncast.measuring.sweeping import Selection, SuiteSweep, Sweep, open_sweep, parse_selection
 from kerncast.models.store.store import Store
 from kerncast.regenerating.routine import ImportSection, Routine
-from kerncast.training.procedure import Procedure, tuning_ranges
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Procedure, Recipe, tuning_ranges
 
 # How a benchmark asks for a setting that is missing or wrong.
 SETTING = "`settings` "

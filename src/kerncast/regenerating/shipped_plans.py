@@ -22,7 +22,7 @@ from kerncast.evaluating.evaluation import refitted
 from kerncast.learning.scoring.metrics import flat, runtime_figures
 from kerncast.learning.tables.table import Table
 from kerncast.models.model import Model
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 
 SERVERS = ("trtllm", "vllm", "sglang")
 SMALL = "small"

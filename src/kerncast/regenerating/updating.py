@@ -32,7 +32,7 @@ from kerncast.models.model import Model
 from kerncast.models.store.entry import ENTRY, PREVIOUS, Entry
 from kerncast.models.store.store import Changed, Store
 from kerncast.regenerating.routine import Facts, walk
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 NOT_COMPARABLE = "NOT COMPARABLE"

@@ -51,7 +51,7 @@ from kerncast.testing.exported import (
 )
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.testing.repeats import repeats
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 PIN_NUMBERS = {None: 0, Pin.DECIDED: 1, Pin.NOT_APPLIED: 2}

@@ -31,8 +31,7 @@ from kerncast.library import devices
 from kerncast.library.registry import FAMILIES
 from kerncast.models.manifest import MANIFEST
 from kerncast.models.model import Model
-from kerncast.training.procedure import Procedure
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Procedure, Recipe
 from kerncast.training.train import train
 
 FAMILY = "gemm/triton"

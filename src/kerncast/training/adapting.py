@@ -38,8 +38,7 @@ from kerncast.models.measured import measured_by_model
 from kerncast.models.model import Model
 from kerncast.training.folds import Predictions
 from kerncast.training.judging import Trained
-from kerncast.training.procedure import Procedure
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Procedure, Recipe
 from kerncast.training.train import expand, write_model
 
 FOLDS = 5

@@ -20,9 +20,8 @@ from kerncast.models.conformal import Interval, calibrate, cross_bounds, widened
 from kerncast.models.limits.devices import Elsewhere
 from kerncast.models.limits.widening import Errors, ProblemTraits, Sizes, known_measure, octaves_outside
 from kerncast.models.model import Model
-from kerncast.training.folds import Predictions
-from kerncast.training.left_out import DevicePart, judge_left_out
-from kerncast.training.recipe import Recipe
+from kerncast.training.folds import DevicePart, Predictions, judge_left_out
+from kerncast.training.procedure import Recipe
 
 
 @dataclass(frozen=True)

@@ -44,12 +44,10 @@ from kerncast.models.manifest import (
 )
 from kerncast.models.measured import in_order_of_labels
 from kerncast.models.model import Model, feature_digest
-from kerncast.training.ck_forests import planned_forests
 from kerncast.training.folds import Partial, discard_folds, validate_and_fit
 from kerncast.training.judging import Trained, judge
-from kerncast.training.procedure import Procedure, Spread
-from kerncast.training.recipe import Recipe
-from kerncast.training.warm_start import Continuation, as_read_by, continue_model, refuse_strangers
+from kerncast.training.procedure import Procedure, Recipe, Spread
+from kerncast.training.warm_start import Continuation, as_read_by, continue_model, planned_forests, refuse_strangers
 from kerncast.version import __version__
 
 __all__ = ["Recipe", "train"]

@@ -12,7 +12,7 @@ from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, tiers_named
 from kerncast.testing.exported import CPP_STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 # What a program says about one problem; NAME is the prefix.

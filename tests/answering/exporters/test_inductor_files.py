@@ -27,7 +27,7 @@ from kerncast.learning.learners.trees import Tree
 from kerncast.library.families.gemm_triton import triton
 from kerncast.native.tiers.build import TierOptions, plain_tiers
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 TILE = {"kind": "triton", "BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32, "num_stages": 3, "num_warps": 4}

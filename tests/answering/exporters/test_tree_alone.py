@@ -18,7 +18,7 @@ from kerncast.native.tiers.build import TierOptions, build_tiers, tiers_named, t
 from kerncast.native.tiers.distill import Ground, lessons_of
 from kerncast.testing.exported import COMPILERS, STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 OPTIONS = TierOptions(samples=400)

@@ -15,7 +15,7 @@ from kerncast.data import schema
 from kerncast.library.registry import FAMILIES
 from kerncast.models.store.store import Store
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 DEADLINE = 60

@@ -13,8 +13,7 @@ from kerncast.learning.learners.growing import wanted_shares
 from kerncast.learning.learners.kinds import learner_class, options_of
 from kerncast.learning.tables.assess import random_choice
 from kerncast.testing.models import ModelContract, synthetic_table
-from kerncast.training.procedure import Procedure
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Procedure, Recipe
 
 
 class TestRoofline(ModelContract):

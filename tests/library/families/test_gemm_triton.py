@@ -11,7 +11,7 @@ from kerncast.library.families.gemm_triton import TEMPLATE_PARAMETERS, triton
 from kerncast.models.candidates import library_rows
 from kerncast.native.tiers.build import plain_tiers
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 TILE = {"kind": "triton", "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "num_stages": 3, "num_warps": 4}

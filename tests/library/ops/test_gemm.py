@@ -23,7 +23,7 @@ from kerncast.library.registry import OPS
 from kerncast.native import MISSING, encode
 from kerncast.native.tiers.build import plain_tiers
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 SIZES = {"M": 4, "N": 5, "K": 6, "dtype": "fp32"}

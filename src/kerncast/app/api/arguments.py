@@ -186,7 +186,7 @@ def spread_over(cluster: Cluster) -> Iterator[Spread | None]:
         yield None
         return
     with connected(cluster.address):
-        from kerncast.training.spreading import over_cluster
+        from kerncast.training.fits import over_cluster
 
         yield over_cluster
 

@@ -73,9 +73,7 @@ def worth_by_model(family: Family, seed: int) -> Worth:
 
         from kerncast.learning.tables.feature_rows import Featurizer
         from kerncast.learning.tables.table import build_table
-        from kerncast.training.acquisition import acquisition
-        from kerncast.training.procedure import Procedure
-        from kerncast.training.recipe import Recipe
+        from kerncast.training.procedure import Procedure, Recipe, acquisition
 
         if (rows["status"] == "ok").sum() < FEWEST_ROWS:
             return None

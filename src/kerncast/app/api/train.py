@@ -36,8 +36,7 @@ from kerncast.models.ck import TARGETS as CK_TARGETS
 from kerncast.models.ck import weights_file
 from kerncast.models.model import Model
 from kerncast.training.adapting import adapt
-from kerncast.training.procedure import Procedure
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Procedure, Recipe
 from kerncast.training.train import expand
 from kerncast.training.train import train as run
 

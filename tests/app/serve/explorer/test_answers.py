@@ -70,7 +70,7 @@ def test_the_factors_multiply_to_the_predicted_time(model):
 
 def test_a_model_without_factors_says_why(explored, tmp_path):
     """A model of another kind has none, and a slim one has no measurements: one sentence each."""
-    from kerncast.training.recipe import Recipe
+    from kerncast.training.procedure import Recipe
     from kerncast.training.train import train
 
     linear = train(explored / "data", tmp_path / "roofline", Recipe("roofline", {}, folds=2, threads=1))

@@ -16,7 +16,7 @@ from kerncast.app.serve.server import Settings
 from kerncast.app.serve.sources import Sources
 from kerncast.models.model import Model
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.training.recipe import Recipe
+from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
 HOSTILE = "</script><img src=x onerror='window.owned=1'>\u202e"
