@@ -36,7 +36,7 @@ from kerncast.models.measured import Measured, hull, measured_in_table
 from kerncast.native.tiers.build import samples_for
 from kerncast.native.tiers.contents import COMPARING, COMPARING_FIRST
 from kerncast.native.tiers.distill import Distilled, Ground, best_compared, distill_from, evaluate
-from kerncast.native.tiers.portfolio import choose_portfolio
+from kerncast.native.tiers.smallest_set import choose_portfolio
 from kerncast.native.tiers.teaching import compact_forest, draw_problems, forest_scores
 from kerncast.training.procedure import Procedure, Recipe
 

@@ -15,7 +15,7 @@ from kerncast.learning.tables.measurements import label_table
 from kerncast.library.registry import FAMILIES
 from kerncast.models.measured import labels_of, natural
 from kerncast.native.tiers.build import TierOptions
-from kerncast.native.tiers.portfolio import portfolio_of
+from kerncast.native.tiers.smallest_set import portfolio_of
 from kerncast.testing.exported import COMPILERS, STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.procedure import Recipe

@@ -26,6 +26,7 @@ from kerncast.measuring.sweeping.selection import (
     Kernels,
     has_named_kernels,
     kernels_named,
+    portfolio_file,
     read_build,
     read_kernel_list,
     read_portfolio,
@@ -115,8 +116,8 @@ def _specified(model: Model, text: str, seed: int, progress: Progress) -> Model:
         return _with_kernels(model, read_kernel_list(family, Path(rest)), progress)
     if kind == "build" and rest:
         return _with_kernels(model, read_build(family, Path(rest)), progress)
-    if kind == "portfolio" and (is_table(rest) or (Path(rest) / DATASET).is_file()):
-        return with_configs(model, _prefixed(read_portfolio(family, Path(rest))))
+    if (listed := portfolio_file(text)) is not None:
+        return with_configs(model, _prefixed(read_portfolio(family, listed)))
     if text == "all" or (kind == "sample" and rest.isdigit() and int(rest) > 0):
         return with_configs(model, _of_space(model, int(rest) if rest else None, seed))
     if Path(text).exists():

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # they import this module
     from kerncast.answering.inputs import Configs
     from kerncast.answering.search import Search
     from kerncast.data.dataset import Dataset
-    from kerncast.native.tiers.portfolio import Portfolio
+    from kerncast.native.tiers.smallest_set import Portfolio
 
 # Problems in the memo and ways to ask about them, a kilobyte each; a full memo is emptied.
 MOST_REMEMBERED = 50_000
@@ -398,7 +398,7 @@ class Selector:
         build_list: str | Path | None = None,
     ) -> Portfolio:
         """The smallest set of configs of a model or a dataset that is enough: the other kernels need not be built."""
-        from kerncast.native.tiers.portfolio import portfolio_of
+        from kerncast.native.tiers.smallest_set import portfolio_of
 
         conditions = (where,) if isinstance(where, str) else where
         return portfolio_of(

@@ -167,7 +167,7 @@ class TieredAnswerer(PythonAnswerer):
                 return self._timed(problem, row, Tier.PORTFOLIO)
         if Tier.FULL not in self.artefact.include:
             return Answer(Answered.NO_VALID_CONFIG, problem, reason=NO_CONFIG)
-        rows = self.artefact.members("full")
+        rows = self.artefact.members(Tier.FULL)
         scores, times = self.candidates.scores(values, rows)
         if not np.isfinite(scores).any():
             return Answer(Answered.NO_VALID_CONFIG, problem, reason=self._no_config)

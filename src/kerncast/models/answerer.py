@@ -179,9 +179,9 @@ class PythonAnswerer:
     def fallbacks(self) -> tuple[Ints, str]:
         """What runs outside the trained range: candidates in order, and the name of the fallback."""
         if not self._chooses:
-            return np.empty(0, np.int64), "portfolio"
+            return np.empty(0, np.int64), str(Tier.PORTFOLIO)
         library = library_rows(self.model)
-        return (np.array(library, np.int64), "library") if library else (by_share(self.model), "portfolio")
+        return (np.array(library, np.int64), "library") if library else (by_share(self.model), str(Tier.PORTFOLIO))
 
     def fallback(self, problem: Problem) -> int | None:
         """The first fallback that can run the problem, by the rules."""

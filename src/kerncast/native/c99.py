@@ -18,7 +18,7 @@ from kerncast.models.answer import C_STATUSES, C_TIERS, Tier, fallback_words
 from kerncast.models.limits.widening import ABSENT
 from kerncast.models.model import Model
 from kerncast.native import packaged
-from kerncast.native.c_forest import at_least_16, forest_plans, tree_in_c, values_of_problems
+from kerncast.native.c_forest import QUICK, at_least_16, forest_plans, tree_in_c, values_of_problems
 from kerncast.native.c_model import CModel, rule_functions, space_tables, structure, written
 from kerncast.native.header import MOST_PINS
 from kerncast.native.lower import Artefact, encoded
@@ -37,7 +37,6 @@ from kerncast.native.values import (
 )
 
 MEMO = 1024
-POOLS = ("portfolio", "full", "quick")
 # Configs that one word of a set holds.
 WORD = 64
 # The engine, in order: the same text for every model, compiled in or loaded.
@@ -247,7 +246,7 @@ class _Writer:
     # -- pools -----------------------------------------------------------------------------------------
 
     def _pools(self) -> None:
-        """The configs of each tier, with what scores them. `quick` is the portfolio once more, ranked by the small forest."""
+        """The configs of each tier, with what scores them."""
         out, members = self.out, {tier: self.artefact.members(tier) for tier in self.tiers}
         screened = [tier for tier in self.tiers if screens(self.artefact) and len(members[tier]) > WORD]
         conditions = len(self.plans["model"].thresholds) if "model" in self.plans else 1
@@ -264,7 +263,7 @@ class _Writer:
                 field = f"pools[KC_{tier.upper()}]"
                 out.fields[field] = structure({"members": f"kc_{tier}_members", "configs": len(members[tier])})
         if "small" in self.plans:
-            self.plans["small"].pool_tables("quick", out, screens=False)
+            self.plans["small"].pool_tables(QUICK, out, screens=False)
         if self.plans:
             out.add(packaged("compute.c"))
 

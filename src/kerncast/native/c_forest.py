@@ -14,6 +14,7 @@ from kerncast.core.expr.nodes import as_expr
 from kerncast.core.expr.to_c import statements
 from kerncast.core.io.c import integer_type
 from kerncast.learning.learners.trees import Tree
+from kerncast.models.answer import Tier
 from kerncast.native.c_model import CModel, structure
 from kerncast.native.lower import Artefact, Forests, Group, Pool, Stages, config_columns, cut, group_mixed, make_pool
 from kerncast.native.tiers.contents import COMPARED_BY_ALL, COMPARING_FIRST
@@ -21,6 +22,8 @@ from kerncast.native.values import Tables, doubles, ints, tree_tables
 
 # A set per combination takes memory; above this many, configs are put into their sets one by one.
 MOST_SETS = 128
+# The pool that is the portfolio once more, ranked by the small forest.
+QUICK = "quick"
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,7 @@ class ForestPlan:
         out.parts += rows.parts
         out.fields[f"pools[KC_{tier.upper()}]"] = structure({
             **{key.removeprefix(f"{tier}_"): value for key, value in rows.fields.items()},
-            "trees": f"&kc_this.{self.name}", "members": f"kc_{'portfolio' if tier == 'quick' else tier}_members",
+            "trees": f"&kc_this.{self.name}", "members": f"kc_{Tier.PORTFOLIO if tier == QUICK else tier}_members",
             "configs": len(pool.rows), "words": pool.words, "group_count": len(entries), "slot_count": len(slots["slots"]),
             "static_slot_count": len(slots["static_slots"]), "bands": len(bands), "rows": row, "bits": bits,
             "most_combinations": max([1, *(len(group.values) for group in groups)]),
@@ -249,7 +252,7 @@ def tree_in_c(artefact: Artefact, out: CModel) -> None:
     out.function("kc_tree_values", tree.program.outputs or {"nothing": as_expr(0.0)})
     tables = tree_tables(tree)
     places = {name: tables.pop(name) for name in ("tree_lists", "tree_compares")}
-    out.tables({**tables, "tree_members": ints(artefact.members("portfolio"))})
+    out.tables({**tables, "tree_members": ints(artefact.portfolio)})
     out.table("kc_place", "tree_lists", places["tree_lists"])
     if most > 1:
         out.sizes["KC_MOST_COMPARED"] = most
@@ -300,7 +303,7 @@ class Compared:
         of_problem = {**stages.problem, **stages.problem_parts}
         of_config = config_columns({**stages.config, **stages.config_parts}, artefact.configs, artefact.candidates)
         place = {name: number for number, name in enumerate([*of_problem, *of_config, *stages.mixed])}
-        members = artefact.members("portfolio")
+        members = artefact.portfolio
         configs = (
             np.column_stack([values[members] for values in of_config.values()]) if of_config else np.zeros((len(members), 0))
         )

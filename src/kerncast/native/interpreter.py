@@ -27,7 +27,7 @@ class Interpreter(Candidates):
         trees = self.artefact.tiers.forest
         if trees is None:
             return None
-        rows = self.artefact.members("portfolio")
+        rows = self.artefact.portfolio
         allowed, score = self.choosable(values, rows), np.full(len(rows), np.inf)
         if allowed.any():
             described = self.model.describe(self.vectors(values, rows[allowed]))
@@ -38,7 +38,7 @@ class Interpreter(Candidates):
         """The candidates in the leaf of a problem that may run it, in the leaf's order; and how many of them are compared."""
         assert self.artefact.tiers.tree is not None
         places, most = self.artefact.tiers.tree.decide(self.model.family.problem.qualified(dict(values)))
-        rows = self.artefact.members("portfolio")[places]
+        rows = self.artefact.portfolio[places]
         return rows[self.allowed(values, rows) & self.reached(values)[rows]] if len(rows) else rows, most
 
     def tree_choice(self, values: Mapping[str, Any]) -> int | None:
@@ -58,7 +58,7 @@ class Interpreter(Candidates):
 
     def portfolio_choice(self, values: Mapping[str, Any]) -> int | None:
         """The candidate that the portfolio chooses; None if nothing in it can run the problem."""
-        rows, scores = self.artefact.members("portfolio"), self.quick_scores(values)
+        rows, scores = self.artefact.portfolio, self.quick_scores(values)
         if scores is None:
             scores = self.scores(values, rows)[0]
         best = rows[np.lexsort((rows, scores))[: int(np.isfinite(scores).sum())]]

@@ -272,7 +272,7 @@ class Artefact:
     def small_forest(self) -> Forests | None:
         """The small forest that scores the portfolio instead of the model, if the tiers have one."""
         trees = self.tiers.forest
-        return None if trees is None or "portfolio" not in self.include else Forests.of({"small": [trees]})
+        return None if trees is None or Tier.PORTFOLIO not in self.include else Forests.of({"small": [trees]})
 
     @property
     def alone(self) -> bool:
@@ -286,14 +286,19 @@ class Artefact:
             return np.arange(self.candidates)
         named = [np.array(self.fallbacks[0], np.int64), np.empty(0, np.int64) if self.decided is None else self.decided.pinned]
         if Tier.PORTFOLIO in self.include or self.tiers.tree is None:
-            named.append(self.members("portfolio"))
+            named.append(self.portfolio)
         else:
-            named.append(self.members("portfolio")[np.unique(self.tiers.tree.lists[self.tiers.tree.lists != UNSURE])])
+            named.append(self.portfolio[np.unique(self.tiers.tree.lists[self.tiers.tree.lists != UNSURE])])
         return np.unique(np.concatenate(named)).astype(np.int64)
 
+    @cached_property
+    def portfolio(self) -> Ints:
+        """The rows of the candidates that the quick tiers choose from."""
+        return np.array(self.tiers.portfolio, dtype=np.int64)
+
     def members(self, tier: str) -> Ints:
-        """Rows of the model's candidates; `quick` is the portfolio, ranked by the small forest."""
-        return np.arange(self.candidates) if tier == "full" else np.array(self.tiers.portfolio, dtype=np.int64)
+        """The rows of the candidates that a tier compares."""
+        return np.arange(self.candidates) if tier == Tier.FULL else self.portfolio
 
     @cached_property
     def tried(self) -> Reach:
@@ -333,7 +338,7 @@ class Artefact:
     def fallbacks(self) -> tuple[list[int], str]:
         """What runs outside the trained range: candidates in order, and the name of the fallback."""
         library = library_rows(self.model)
-        return (library, "library") if library else (list(self.tiers.portfolio), "portfolio")
+        return (library, "library") if library else (list(self.tiers.portfolio), str(Tier.PORTFOLIO))
 
 
 def lower(model: Model, tiers: Tiers, include: Iterable[str] = CHOOSING, decided: Decided | None = None) -> Artefact:

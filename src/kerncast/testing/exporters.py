@@ -148,7 +148,7 @@ class ExporterContract:
         """Random masks down to one config, half of the portfolio or all of it missing: never a config that is not there."""
         binding, rng = exported.binding(), np.random.default_rng(5)
         selector = Selector(exported.model, tiers=exported.artefact.tiers, compile=False)
-        count, portfolio = exported.artefact.candidates, exported.artefact.members("portfolio")
+        count, portfolio = exported.artefact.candidates, exported.artefact.portfolio
         masks = [rng.random(count) < share for share in (0.5, 0.1)]
         masks.append(~np.isin(np.arange(count), portfolio))
         masks.append(np.arange(count) == count - 1)

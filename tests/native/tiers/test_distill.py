@@ -15,7 +15,7 @@ from kerncast.models.model import Model
 from kerncast.native.tiers.cart import Material, grow
 from kerncast.native.tiers.contents import UNSURE
 from kerncast.native.tiers.distill import Ground, distill, distill_from, evaluate
-from kerncast.native.tiers.portfolio import model_portfolio
+from kerncast.native.tiers.smallest_set import model_portfolio
 from kerncast.native.tiers.teaching import draw_problems
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_time_ns
 from kerncast.training.train import Recipe, train

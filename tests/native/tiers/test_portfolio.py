@@ -13,7 +13,7 @@ from kerncast.learning.tables.table import load_table
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.sweeping.selection import parse_selection
 from kerncast.models.measured import Measured, measured_by_model, measured_in_table
-from kerncast.native.tiers.portfolio import Portfolio, choose_portfolio, model_portfolio, shortlist
+from kerncast.native.tiers.smallest_set import Portfolio, choose_portfolio, model_portfolio, shortlist
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
 

@@ -25,6 +25,7 @@ from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.trees import Tree
 from kerncast.library import devices
+from kerncast.models.answer import Tier
 from kerncast.models.limits.configs import reach_of
 from kerncast.models.model import Model
 from kerncast.native.lower import lower
@@ -32,7 +33,7 @@ from kerncast.native.tiers.build import PortfolioScores, TierOptions
 from kerncast.native.tiers.cart import Material, grow
 from kerncast.native.tiers.contents import Tiers
 from kerncast.native.tiers.distill import LEAST_WEIGHT, Ground, lessons_of, parts_of
-from kerncast.native.tiers.portfolio import model_portfolio
+from kerncast.native.tiers.smallest_set import model_portfolio
 from kerncast.version import __version__
 
 NAME = "mm"
@@ -113,7 +114,7 @@ def distill_heuristic(model: Model, options: TierOptions, listed: int = LISTED, 
     portfolio = _known_choices(model, model_portfolio(model, options.loss, options.most))
     progress.stage("asking the model about problems like those it was trained on")
     ground = Ground.of(model)
-    score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach_of(model)), ["portfolio"]))
+    score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach_of(model)), [Tier.PORTFOLIO]))
     rng = np.random.default_rng(options.seed)
     lessons = lessons_of(ground, portfolio, score, options.samples_for(portfolio), rng)
     usable = np.flatnonzero(_is_mm(lessons.problems))

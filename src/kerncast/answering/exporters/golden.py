@@ -46,7 +46,7 @@ def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> lis
     A model that does not say what it was trained on gets some of the op's own set; those that no config can run are left out.
     """
     model = artefact.model
-    interpreter, rows = Interpreter(artefact), artefact.members("full" if Tier.FULL in artefact.include else "portfolio")
+    interpreter, rows = Interpreter(artefact), artefact.members(artefact.include[-1])
     count = max(4, min(count, MOST_ROWS // len(rows)))
     tried = count if model.out_of_fold is not None else TRIES * count
     found: list[Golden] = []
@@ -158,9 +158,9 @@ def tier_bytes(artefact: Artefact) -> dict[str, int]:
     portfolio = chosen + model + (_forest_bytes(ForestPlan(artefact, small, "small")) if small is not None else 0)
     deciding = 0 if tree is None else _tree_bytes(artefact, tree)
     return {
-        "tree": chosen + deciding,
-        "portfolio": portfolio,
-        "full": model + 2 * parameters * artefact.candidates,
+        Tier.TREE: chosen + deciding,
+        Tier.PORTFOLIO: portfolio,
+        Tier.FULL: model + 2 * parameters * artefact.candidates,
     }
 
 

@@ -148,7 +148,7 @@ def self_test(artefact: Artefact, prefix: str) -> str:
         ]
         return filled(packaged("selftest_tree.c"), prefix, vectors=",\n".join(lines))
     vectors = golden_vectors(artefact)
-    tier = "FULL" if "full" in artefact.include else "PORTFOLIO"
+    tier = artefact.include[-1]
     rows = []
     for item in vectors:
         numbers = ", ".join(c_number(float(value)) for value in item.features)
@@ -159,8 +159,8 @@ def self_test(artefact: Artefact, prefix: str) -> str:
         packaged("selftest.c"),
         prefix,
         features=str(len(artefact.features)),
-        configs=str(len(artefact.members(tier.lower()))),
-        tier=tier,
+        configs=str(len(artefact.members(tier))),
+        tier=tier.upper(),
         vectors=",\n".join(rows),
     )
 

@@ -355,7 +355,7 @@ def _either(first: Find, second: Find) -> Find:
 
 
 # The tiers that are built before they are asked; the others are ready as soon as the model is.
-QUICK = ("tree", "portfolio")
+QUICK = (Tier.TREE, Tier.PORTFOLIO)
 
 
 def choose(sources: Sources, asked: SelectRequest, settings: Settings) -> Iterator[Any]:
@@ -403,8 +403,7 @@ def _checked(model: Model, problem: Problem) -> Asked:
 def _answers(selector: Selector, asked: SelectRequest, checked: list[Asked]) -> list[Any]:
     if asked.top is None:
         return [answer.as_json() for answer in selector.select_many(checked, asked.tier)]
-    tier = "portfolio" if asked.tier == "tree" else asked.tier
-    return [[answer.as_json() for answer in ranking] for ranking in selector.rank_many(checked, asked.top, tier)]
+    return [[answer.as_json() for answer in ranking] for ranking in selector.rank_many(checked, asked.top, asked.tier)]
 
 
 def _entry(sources: Sources, asked: SelectRequest, problem: Problem, settings: Settings) -> Entry:

@@ -385,6 +385,12 @@ class Selection:
         return self.portfolio if self.kernels is None else self.kernels.rows
 
 
+def portfolio_file(text: str) -> Path | None:
+    """The FILE of `portfolio:FILE`, if that is a table or a dataset."""
+    kind, _, rest = text.partition(":")
+    return Path(rest) if kind == "portfolio" and (is_table(rest) or (Path(rest) / MANIFEST).is_file()) else None
+
+
 def parse_selection(family: Family, text: str) -> Selection:
     """`all`, `sample:N`, `portfolio:FILE`, `kernels:FILE`, `build:DIR`, `inductor` or `inductor:exhaustive`."""
     kind, _, rest = str(text).partition(":")
@@ -392,8 +398,8 @@ def parse_selection(family: Family, text: str) -> Selection:
         return Selection()
     if kind == "sample" and rest.isdigit() and int(rest) > 0:
         return Selection(per_problem=int(rest))
-    if kind == "portfolio" and (is_table(rest) or (Path(rest) / MANIFEST).is_file()):
-        return Selection(portfolio=read_portfolio(family, Path(rest)))
+    if (listed := portfolio_file(text)) is not None:
+        return Selection(portfolio=read_portfolio(family, listed))
     if kind == "kernels" and rest:
         return Selection(kernels=read_kernel_list(family, Path(rest), as_named=True))
     if kind == "build" and rest:

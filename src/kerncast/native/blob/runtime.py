@@ -16,7 +16,7 @@ from kerncast.core.io.artefact import is_intact
 from kerncast.core.io.c import c_string, define, filled, packaged_c, with_prefix
 from kerncast.errors import BadFile
 from kerncast.measuring.backends.cpu.build import find_compiler, instruction_set
-from kerncast.models.answer import fallback_words
+from kerncast.models.answer import Tier, fallback_words
 from kerncast.native import packaged as engine_file
 from kerncast.native.binding import Binding
 from kerncast.native.blob.container import OPERATIONS, VERSION
@@ -49,7 +49,7 @@ def runtime_source(prefix: str = "kerncast") -> str:
     blocks = {
         "facts": _enum("FACT", FACTS), "numbers": _enum("NUMBER", NUMBERS), "operations": _enum("OP", OPERATIONS),
         "operands": ", ".join(str(OPERANDS.get(name, 2)) for name in OPERATIONS), "most_sets": str(MOST_SETS),
-        "fallback_library": c_string(fallback_words("library")), "fallback_best": c_string(fallback_words("portfolio")),
+        "fallback_library": c_string(fallback_words("library")), "fallback_best": c_string(fallback_words(Tier.PORTFOLIO)),
     }  # fmt: skip
 
     def own(name: str) -> str:

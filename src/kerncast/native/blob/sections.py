@@ -12,6 +12,7 @@ from kerncast.core.arrays import Floats
 from kerncast.core.expr import Expr
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import Boosted, Level, Lines, Network
+from kerncast.models.answer import Tier
 from kerncast.native.blob.container import Programs, Texts, packed, places_of
 from kerncast.native.blob.tables import (
     KINDS,
@@ -27,7 +28,7 @@ from kerncast.native.blob.tables import (
     refuse_unknown,
     space_tables,
 )
-from kerncast.native.c_forest import forest_plans, values_of_problems
+from kerncast.native.c_forest import QUICK, forest_plans, values_of_problems
 from kerncast.native.header import schema_number
 from kerncast.native.lower import Artefact
 from kerncast.native.tiers.contents import COMPARED_BY_ALL, COMPARING_FIRST
@@ -211,13 +212,13 @@ class _Sections:
         found: Tables = {}
         for plan in self.plans.values():
             found |= forest_tables(plan, self.places, self.programs)
-        for tier in ("portfolio", "full"):
+        for tier in (Tier.PORTFOLIO, Tier.FULL):
             if tier in self.artefact.include:
                 self.facts[f"has_{tier}"] = 1
                 found |= pool_tables(self.plans.get("model"), self.artefact, tier)
         if "small" in self.plans:
             self.facts["has_quick"] = 1
-            found |= pool_tables(self.plans["small"], self.artefact, "quick")
+            found |= pool_tables(self.plans["small"], self.artefact, QUICK)
         if "portfolio.members" not in found:
             found["portfolio.members"] = np.empty(0, np.int32)
         return found

@@ -10,6 +10,7 @@ from kerncast.core.expr import Program
 from kerncast.core.space import Space
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import Boosted, Level, Lines, Network
+from kerncast.models.answer import Tier
 from kerncast.native.blob.container import Programs, Texts, places_of
 from kerncast.native.c_forest import Compared, ForestPlan, tree_nodes
 from kerncast.native.c_model import scaling_columns
@@ -159,9 +160,9 @@ def _slot_tables(plan: ForestPlan, places: dict[str, int], programs: Programs) -
 
 def pool_tables(plan: ForestPlan | None, artefact: Artefact, tier: str) -> Tables:
     """The configs of a tier; with a forest also their combinations, by group of features and by feature of the config."""
-    rows = artefact.members("portfolio" if tier == "quick" else tier)
+    rows = artefact.members(tier)
     _refuse_more(len(rows), MOST_CONFIGS, "configs")
-    members = {f"{tier}.members": ints(rows)} if tier == "portfolio" else {}
+    members = {f"{tier}.members": ints(rows)} if tier == Tier.PORTFOLIO else {}
     if plan is None:
         return members
     pool = make_pool(plan.stages, plan.groups, artefact.configs, rows)

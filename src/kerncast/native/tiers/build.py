@@ -32,7 +32,7 @@ from kerncast.native.interpreter import Interpreter
 from kerncast.native.lower import Artefact, lower
 from kerncast.native.tiers.contents import COMPARING, COMPARING_FIRST, UNSURE, DecisionTree, Tiers
 from kerncast.native.tiers.distill import COMPARED, WORST_LOSS_ALONE, Ground, distill, distill_from
-from kerncast.native.tiers.portfolio import covered, model_portfolio, shortlist
+from kerncast.native.tiers.smallest_set import covered, model_portfolio, shortlist
 from kerncast.native.tiers.teaching import MOST_ROWS, TREES, compact_forest, draw_problems, forest_scores
 
 LOSS, MOST = 0.002, 64
@@ -134,7 +134,7 @@ def short_tiers(model: Model) -> Tiers:
 
 def _shortened(model: Model, plain: Tiers) -> Tiers:
     measured, drawn = _measured_and_drawn(model, LIKE_MEASURED, seed=0)
-    scores = PortfolioScores(lower(model, plain, ["portfolio"]))(pl.concat([measured, drawn]))
+    scores = PortfolioScores(lower(model, plain, [Tier.PORTFOLIO]))(pl.concat([measured, drawn]))
     preferred = [plain.portfolio[place] for place in shortlist(scores, LOSS, MOST)]
     # Whatever the model prefers, the configs that others would take stay: it may be asked to compare with them.
     rows = dict.fromkeys([*_always(model), *preferred])
@@ -174,7 +174,7 @@ def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIE
     teaches = teaches and sum(model.learner.size().values()) > WORTH_IMITATING * TREES
     forecast.expect((measured.height + drawn.height) * len(portfolio), teaches)
     forecast.begin(ASKING)
-    score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), ["portfolio"]), progress)
+    score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), [Tier.PORTFOLIO]), progress)
     if options.alone:
         forecast.begin(GROWING)
         ground, worst = Ground.of(model), WORST_LOSS_ALONE
@@ -254,15 +254,15 @@ class PortfolioScores:
 
     def allowed(self, problems: pl.DataFrame) -> Flags:
         """[problem, place]: whether the rules allow the config."""
-        return self._interpreter.rules_of_many(problems, self._artefact.members("portfolio"))
+        return self._interpreter.rules_of_many(problems, self._artefact.portfolio)
 
     def _ask(self, problems: pl.DataFrame) -> Iterable[Floats]:
         if self._binding is None:
-            return self._interpreter.scores_of_many(problems, self._artefact.members("portfolio"))[0]
+            return self._interpreter.scores_of_many(problems, self._artefact.portfolio)[0]
         names = [name.removeprefix("problem.") for name in problems.columns]
         space = self._artefact.model.family.problem
         points = (encode(space, dict(zip(names, row, strict=True))) for row in problems.iter_rows())
-        return [self._binding.scores(point, "portfolio", self._size)[0] for point in points]
+        return [self._binding.scores(point, Tier.PORTFOLIO, self._size)[0] for point in points]
 
 
 # -- keeping them --------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class PortfolioScores:
 
 def write_tiers(file: Path, tiers: Tiers) -> None:
     """As plain arrays."""
-    arrays: dict[str, npt.NDArray[np.generic]] = {"portfolio": np.array(tiers.portfolio, np.int64)}
+    arrays: dict[str, npt.NDArray[np.generic]] = {"rows": np.array(tiers.portfolio, np.int64)}
     if tiers.reach is not None:
         arrays |= {f"reach.{name}": getattr(tiers.reach, name) for name in ("low", "high", "labels")}
     if tiers.expectation is not None:
@@ -300,7 +300,7 @@ def read_tiers(file: Path, model: Model) -> Tiers | None:
         return None
     try:
         arrays = read_arrays(file)
-        portfolio = np.asarray(arrays["portfolio"], np.int64)
+        portfolio = np.asarray(arrays["rows"], np.int64)
         _refuse_outside(portfolio, 0, max(1, model.candidates.height))
         tree = None
         if "tree.names" in arrays:

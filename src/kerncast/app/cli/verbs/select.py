@@ -45,7 +45,7 @@ from kerncast.learning.learners.linear import Linear
 from kerncast.measuring.backends import backend_that_runs
 from kerncast.models.answer import CHOOSING, Answer, Pin, Tier
 from kerncast.models.model import Model
-from kerncast.native.tiers.portfolio import CurvePoint, Portfolio, PortfolioChoice
+from kerncast.native.tiers.smallest_set import CurvePoint, Portfolio, PortfolioChoice
 
 # Of a list of answers, the table shows at most this many.
 MOST_SHOWN = 40
@@ -164,7 +164,7 @@ def select_verb(
         selector = Selector(loaded, tiers=None if quick else tier, tier=tier, compile=worth and compiled, configs=configs,
                             overrides=overrides, progress=progress)  # fmt: skip
     if top:
-        rankings = selector.rank_many(problems, top, tier if tier != "tree" else "portfolio")
+        rankings = selector.rank_many(problems, top, tier)
     elif measure:
         rankings = [[_measured(selector, problems[0], backend)]]
     else:
