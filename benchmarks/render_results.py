@@ -194,12 +194,15 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "note": lambda row: row.note,
 }
 ALWAYS = ("what", "measured", "n")
+# Said once above a table if all of its rows say the same.
+ONCE = ("n", "split", "note")
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """The lines of a table, without columns that are empty in every row."""
+    """The lines of a table, without columns that are empty in every row; what all rows say stands above it."""
     cells = {name: [text(say(row)) for row in rows] for name, say in COLUMNS.items()}
-    kept = {name: column for name, column in cells.items() if name in ALWAYS or any(column)}
+    once = [name for name in ONCE if len(rows) > 1 and cells[name][0] and len(set(cells[name])) == 1]
+    kept = {name: column for name, column in cells.items() if name not in once and (name in ALWAYS or any(column))}
     short = [row.reached is False for row in rows]
     kept |= (
         {"reached?": [f"**{said}**" if bad else said for said, bad in zip(kept["reached?"], short, strict=True)]}
@@ -207,7 +210,8 @@ def table(rows: Sequence[Row]) -> list[str]:
         else {}
     )
     lines = [list(kept), ["---"] * len(kept), *map(list, zip(*kept.values(), strict=True))]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    above = [" ".join(f"*{name}* in all rows: {cells[name][0]}." for name in once), ""] if once else []
+    return [*above, *(f"| {' | '.join(line)} |" for line in lines)]
 
 
 def provenance(result: Result) -> str:
@@ -311,14 +315,15 @@ def page(results: Sequence[Result], names: Sequence[str]) -> str:
 
 
 def with_counts(words: str, results: Sequence[Result]) -> str:
-    """A page with the tables of the scripts that its blocks name; scripts without a result are left out."""
+    """A page with what the scripts that its blocks name must reach; scripts without a result are left out."""
 
     def fill(found: re.Match[str]) -> str:
         lines = []
         for name in found[2].split():
             for result in results:
                 if result.benchmark.script == f"{name}.py":
-                    lines += ["", f"**{text(result.benchmark.title)}**", "", *table(result.rows)]
+                    aimed = [row for row in result.rows if row.target]
+                    lines += ["", f"**{text(result.benchmark.title)}**", "", *table(aimed)]
         return "\n".join([found[1].rstrip("\n"), *lines, "", found[3]])
 
     return BLOCK.sub(fill, words)

@@ -121,3 +121,16 @@ def test_the_first_screen_has_the_figure_of_each_system_that_it_names(render: Mo
         render.beside(against, "them")
     shown = render.first_screen(render.kept())
     assert len(shown) == len(render.FIRST.splitlines()) + 4 + len(render.HEADLINES)
+
+
+def test_what_all_rows_of_a_table_say_stands_once_above_it(render: ModuleType, reporting: ModuleType) -> None:
+    rows = [reporting.Row(what, 1.0, "s", n="3 runs", split=split) for what, split in (("one", "problems"), ("two", "sizes"))]
+    assert render.table(rows) == [
+        "*n* in all rows: 3 runs.",
+        "",
+        "| what | measured | split |",
+        "| --- | --- | --- |",
+        "| one | 1 s | problems |",
+        "| two | 1 s | sizes |",
+    ]
+    assert render.table(rows[:1])[0] == "| what | measured | n | split |"
