@@ -24,8 +24,9 @@ from kerncast.data import Dataset
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.measuring.backends import get_backend
+from kerncast.measuring.collection import Request
 from kerncast.measuring.messages import Policy
-from kerncast.measuring.run import Request, collect
+from kerncast.measuring.run import collect
 from kerncast.testing.backends import FAULTY, planned, vector_text
 
 BENCHMARK = Benchmark(__file__, "Measuring", "Overhead of collecting, and agreement of two collections")

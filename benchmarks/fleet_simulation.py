@@ -31,9 +31,9 @@ from kerncast.data.schema import with_optional
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.measuring.collection import Collection, Request
-from kerncast.measuring.fleet.node import Measured, news_of, packed
-from kerncast.measuring.fleet.scheduling import DEPTH, LINGER_SECONDS, MOST_LINGER_SECONDS, Fleet, Lane, Slot
-from kerncast.measuring.known import Labels
+from kerncast.measuring.fleet.node import FinalStatus, news_of, packed
+from kerncast.measuring.fleet.scheduling import DEPTH, LINGER_SECONDS, MOST_LINGER_SECONDS, Fleet, RemoteDevice, Slot
+from kerncast.measuring.known import KnownVectors
 from kerncast.measuring.messages import Ready, Result
 from kerncast.testing.faults import Sleeping
 
@@ -98,7 +98,7 @@ def result_of(key: str, number: int) -> Result:
 def driver_seconds() -> tuple[float, float]:
     """CPU time for each vector, from the sweep to the journal, and the bytes of its line."""
     nowhere = SimpleNamespace(remote=lambda *given: None)
-    keeper: Any = SimpleNamespace(give=nowhere, fetch=nowhere, give_back=nowhere)
+    actor: Any = SimpleNamespace(give=nowhere, fetch=nowhere, give_back=nowhere)
     device = Sleeping("0").device()
     profile = {"name": device.name, "title": device.title, "kind": device.kind, "numbers": {}, "peak_tflops": {}, "sources": {}}
     ready = Ready(profile, {"driver": "1"})
@@ -106,18 +106,18 @@ def driver_seconds() -> tuple[float, float]:
         out = Path(folder, "d")
         request = Request(FAMILY, "kerncast.testing.faults:Sleeping", ("0",), out, chunk_size=CHUNK)
         collection = Collection(request, Dataset.create(out, journal=False))
-        lane = Lane(Slot("node", "host", "0"), keeper, ready)
-        arrivals: Any = SimpleNamespace(arrived=lambda: [lane], left=lambda *given, **named: None, hopeful=lambda: True)
-        fleet = Fleet(arrivals, collection)
+        remote = RemoteDevice(Slot("node", "host", "0"), actor, ready)
+        group: Any = SimpleNamespace(arrived=lambda: [remote], left=lambda *given, **named: None, hopeful=lambda: True)
+        fleet = Fleet(group, collection)
         fleet.connect()
         frame, number = vectors(SAMPLE), 0
         began = cpu()
         for chunk in collection.chunks([with_optional(FAMILY, frame)]):
-            lane.give(chunk)
-            news = [Measured(result_of(item.key, number + place), chunk.number) for place, item in enumerate(chunk.items)]
+            remote.give(chunk)
+            news = [FinalStatus(result_of(item.key, number + place), chunk.number) for place, item in enumerate(chunk.items)]
             number += len(news)
             for each in news_of(packed(news)):
-                fleet._hear(lane, each)
+                fleet._hear(remote, each)
             collection.flush()
         spent = cpu() - began
         assert collection.journal is not None
@@ -146,7 +146,7 @@ def journal_lines() -> float:
 def label_bytes(count: int = 200_000) -> float:
     """Memory for each vector that has a row, at most: a merge of new keys copies the old ones."""
     tracemalloc.start()
-    labels, problem = Labels(), {"M": 1, "N": 2}
+    labels, problem = KnownVectors(), {"M": 1, "N": 2}
     for number in range(count):
         labels.add(f"{number * 7919:024x}", problem, 1e6, 1e3, number, False)
     _, most = tracemalloc.get_traced_memory()

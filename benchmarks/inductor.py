@@ -34,8 +34,9 @@ import torch
 from kerncast.core.progress import QUIET
 from kerncast.library.declared.family_file import family_named
 from kerncast.measuring.backends.inductor.build import cpu_software
+from kerncast.measuring.collection import Request
 from kerncast.measuring.messages import Policy
-from kerncast.measuring.run import Request, collect
+from kerncast.measuring.run import collect
 from kerncast.torch import decisions
 from kerncast.torch.chooser import Chooser
 from kerncast.torch.chooser import Policy as Choosing

@@ -32,7 +32,7 @@ from kerncast.data import journal as journals
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.measuring.journal import Journal
-from kerncast.measuring.known import DONE, DOUBTFUL, Labels, digest
+from kerncast.measuring.known import DONE, DOUBTFUL, KnownVectors, digest
 
 BENCHMARK = Benchmark(__file__, "Measuring", "Limits: memory, stopping, and the estimate of a dry run")
 ROWS = 1_000_000
@@ -231,7 +231,7 @@ def resident() -> int:
 
 def bytes_per_vector(vectors: int, configs: int) -> float:
     """How much the memory of a supervisor grows with each vector that it has measured, all of them unsure."""
-    labels, before = Labels(), 0
+    labels, before = KnownVectors(), 0
     for number in range(vectors):
         if number == vectors // 5:  # what does not grow with the vectors is there by now
             before = resident()

@@ -33,8 +33,9 @@ from kerncast.data.journal import NAME
 from kerncast.data.manifest import Part
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
+from kerncast.measuring.collection import Request
 from kerncast.measuring.messages import Policy
-from kerncast.measuring.run import Request, collect
+from kerncast.measuring.run import collect
 
 BENCHMARK = Benchmark(__file__, "Reliability", "Load: long sweeps, large journals, large datasets")
 TRITON = family_named("gemm/triton")

@@ -31,7 +31,7 @@ def block(language, *lines):
         (block("python", "import kerncast", "for line in kerncast.evaluate('m', 'd').worst:", "    line.device, line.devic"),
          [(5, "line.devic")]),
         (block("python", "from kerncast.core.op import Problem, Problm", "import kerncast.nothing"),
-         [(3, "kerncast.core.op.Problm"), (4, "kerncast.nothing")]),
+         [(3, "kerncast.evaluating.solutions.inductor.op.Problm"), (4, "kerncast.nothing")]),
         (block("python", "import kerncast as kc", "pick = kc.Selector('m')", "pick(M=1).time_n",
                "[a.x for a in pick.rank({}, 3)]", "kc.Store.open('s').find('gemm').load().predic({})",
                "kc = make(lambda pick: pick.x)", "kc.anything"),

@@ -13,8 +13,8 @@ from kerncast.data import Dataset
 from kerncast.data.journal import NAME
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
-from kerncast.measuring.collection import Collection
-from kerncast.measuring.run import Active, Request, collect
+from kerncast.measuring.collection import Active, Collection, Request
+from kerncast.measuring.run import collect
 from kerncast.testing.backends import QUICK, analytic_ns
 
 TRITON = family_named("gemm/triton")

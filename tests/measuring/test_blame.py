@@ -16,9 +16,10 @@ from kerncast.measuring.backends.contract import CannotCompile
 from kerncast.measuring.backends.cpu.build import Compiler, Library
 from kerncast.measuring.backends.inductor import InductorBackend, illegal
 from kerncast.measuring.backends.memory import oom_kills
+from kerncast.measuring.collection import Request
 from kerncast.measuring.messages import Item, Result
 from kerncast.measuring.plan import retried
-from kerncast.measuring.run import Request, collect
+from kerncast.measuring.run import collect
 from kerncast.measuring.scheduling import CannotGoOn, FailedAlike, Inquiry
 from kerncast.testing.backends import FAULTY, QUICK, planned, vector_texts
 

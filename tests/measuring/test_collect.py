@@ -18,10 +18,10 @@ from kerncast.data.schema import row_keys
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
-from kerncast.measuring.collection import Collection
+from kerncast.measuring.collection import Collection, Request
 from kerncast.measuring.journal import Journal, compact
 from kerncast.measuring.messages import Item, Policy, Ready, Result
-from kerncast.measuring.run import Request, collect, locked
+from kerncast.measuring.run import collect, locked
 from kerncast.measuring.scheduling import DeviceLost
 from kerncast.testing.backends import QUICK, BackendContract
 
@@ -251,8 +251,8 @@ def test_measuring_again_never_worsens_a_label(tmp_path):
         collection.record(item, Result("k", status, time_ns=time_ns, time_ns_mad=0.0, unsure=time_ns == 100.0), 0, "0")
     collection.journal.close()
     assert [record["time_ns"] for record in records_of(tmp_path / "d" / NAME)] == [100.0, 90.0]
-    assert collection.labels.unsure(8).vectors == 0
-    assert collection.labels.best_ns({"M": 1}) == 90.0
+    assert collection.known.unsure(8).vectors == 0
+    assert collection.known.best_ns({"M": 1}) == 90.0
 
 
 def test_a_disturbed_machine_is_explained_once_and_doubtful_labels_are_counted(tmp_path):
@@ -273,7 +273,7 @@ def test_a_disturbed_machine_is_explained_once_and_doubtful_labels_are_counted(t
     assert "its label may be too slow" in said[0]
     quiet = Result("3", "ok", time_ns=105.0, time_ns_mad=0.0, samples=4)
     collection.record(Item("3", {"M": 1}, {"a": 3}), quiet, 0, "0")
-    assert collection.labels.doubtful == 29
+    assert collection.known.doubtful == 29
     collection.journal.close()
 
 

@@ -16,8 +16,9 @@ from kerncast.errors import InvalidValue
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.library.problems import parse_vary
+from kerncast.measuring.collection import Request
 from kerncast.measuring.plan import Measuring
-from kerncast.measuring.run import Request, collect
+from kerncast.measuring.run import collect
 from kerncast.measuring.scheduling import DeviceLost
 from kerncast.measuring.sweeping import open_sweep, parse_selection
 from kerncast.testing.backends import QUICK

@@ -22,8 +22,8 @@ from kerncast.errors import InvalidValue, KerncastError
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.measuring.collection import Request
+from kerncast.measuring.fleet import kind_of
 from kerncast.measuring.fleet.node import release
-from kerncast.measuring.fleet.scheduling import Lane, Slot, kind_of
 from kerncast.measuring.messages import Ready
 from kerncast.measuring.scheduling import DeviceLost
 from kerncast.testing.backends import vector_texts
@@ -31,8 +31,9 @@ from kerncast.testing.faults import FAULTY, OUTCOMES, plan, telling_ns
 
 pytest.importorskip("ray", reason="needs ray")
 
-from kerncast.measuring.fleet.discovery import Company, Roster, _Place
-from kerncast.measuring.fleet.run import _Part, _Run
+from kerncast.measuring.fleet.discovery import DeviceGroup, Discovery, _SlotState
+from kerncast.measuring.fleet.run import FleetRun, _KindRun
+from kerncast.measuring.fleet.scheduling import RemoteDevice, Slot
 
 TRITON = family_named("gemm/triton")
 SLEEPING = "kerncast.testing.faults:Sleeping"
@@ -182,21 +183,21 @@ def ready_device(name):
 
 def test_devices_whose_collection_is_over_are_not_reported_as_lost(monkeypatch):
     """While another kind is still measured: neither the ones that measured nor one that comes up later."""
-    monkeypatch.setattr("ray.kill", lambda keeper: None)
-    monkeypatch.setattr(Roster, "_scan", lambda self: None)
-    roster, ready = Roster("card", lambda slot: None), ready_device("a100")
-    lane = Lane(Slot("0123456789", "host", "0"), object(), ready)
-    roster.places[lane.slot] = _Place(keeper=lane.keeper)
-    company = roster.companies[kind_of(ready)] = Company(roster, ready)
-    company.dismiss([lane])
-    roster.look()
-    assert roster.places[lane.slot] == _Place(spare=True)
-    assert not roster.refusals
+    monkeypatch.setattr("ray.kill", lambda actor: None)
+    monkeypatch.setattr(Discovery, "_scan", lambda self: None)
+    discovery, ready = Discovery("card", lambda slot: None), ready_device("a100")
+    device = RemoteDevice(Slot("0123456789", "host", "0"), object(), ready)
+    discovery.slots[device.slot] = _SlotState(actor=device.actor)
+    group = discovery.groups[kind_of(ready)] = DeviceGroup(discovery.departed, ready)
+    group.dismiss([device])
+    discovery.look()
+    assert discovery.slots[device.slot] == _SlotState(spare=True)
+    assert not discovery.refusals
 
 
 def test_a_kind_that_is_measured_does_not_stop_the_same_command_for_another_one(tmp_path, monkeypatch):
     """A finished dataset is refused only if there is nothing else to go on with."""
-    monkeypatch.setattr(_Part, "_run", lambda self: None)
+    monkeypatch.setattr(_KindRun, "_run", lambda self: None)
     configs = TRITON.config.sample(1, 0, TRITON.bindings({"dtype": "fp16"}, devices.get("a100")))
     sizes = {"M": 64, "N": 64, "K": 64, "dtype": "fp16", "layout": "rcr"}
     rows = configs.rename(lambda name: f"config.{name}").with_columns(
@@ -206,11 +207,11 @@ def test_a_kind_that_is_measured_does_not_stop_the_same_command_for_another_one(
     Dataset.create(tmp_path / "d").append(TRITON, rows)
 
     def extended(*names):
-        run = _Run(Request(TRITON, FAULTY, (), tmp_path / "d"), None, "card", Progress(), lambda: False)
+        run = FleetRun(Request(TRITON, FAULTY, (), tmp_path / "d"), None, "card", progress=Progress())
         for ready in map(ready_device, names):
-            run.roster.companies[kind_of(ready)] = Company(run.roster, ready)
-        run._begin(list(run.roster.companies))
-        return {part.request.out.name: part.request.extend for part in run.parts.values()}
+            run.discovery.groups[kind_of(ready)] = DeviceGroup(run.discovery.departed, ready)
+        run._begin(list(run.discovery.groups))
+        return {kind.request.out.name: kind.request.extend for kind in run.kinds.values()}
 
     assert extended("a100") == {"d": False}
     assert extended("a100", "h100") == {"d": True, "d-h100": True}

@@ -6,7 +6,7 @@ import kerncast
 from kerncast.data.journal import NAME, Header
 from kerncast.errors import KerncastError
 from kerncast.library.declared.family_file import family_named
-from kerncast.measuring.fleet.run import place_for
+from kerncast.measuring.fleet import place_for
 from kerncast.measuring.journal import Journal
 
 TRITON = family_named("gemm/triton")

@@ -13,8 +13,9 @@ from kerncast.data.hardware import contradictions, latest
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.measuring import hardware as asking
+from kerncast.measuring.collection import Request
 from kerncast.measuring.hardware import MOST_CHARACTERS, capture, read_lscpu, read_nvidia_smi, read_rocminfo
-from kerncast.measuring.run import Request, collect
+from kerncast.measuring.run import collect
 from kerncast.testing.backends import QUICK
 from kerncast.testing.models import synthetic_rows
 

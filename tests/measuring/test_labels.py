@@ -8,7 +8,17 @@ import numpy as np
 import polars as pl
 
 from kerncast.data.journal import Outcome
-from kerncast.measuring.known import DONE, DOUBTFUL, FEWEST_WAITING, NEAR, RACED_PER_PROBLEM, UNSURE, Known, Labels, digest
+from kerncast.measuring.known import (
+    DONE,
+    DOUBTFUL,
+    FEWEST_WAITING,
+    NEAR,
+    RACED_PER_PROBLEM,
+    UNSURE,
+    KeyedColumns,
+    KnownVectors,
+    digest,
+)
 
 BYTES_PER_VECTOR = 64
 
@@ -19,7 +29,7 @@ def key_of(number):
 
 def test_known_numbers_are_those_of_a_dictionary():
     """Set in any order, again, before and after they are sorted in; also keys that end in zeros, and texts that are no key."""
-    known, plain, draw = Known(a=(np.int64, -1), b=(np.float64, 0.0)), {}, random.Random(0)
+    known, plain, draw = KeyedColumns(a=(np.int64, -1), b=(np.float64, 0.0)), {}, random.Random(0)
     keys = [key_of(number) for number in range(3 * FEWEST_WAITING)] + ["0" * 24, "ab" + "0" * 22, "k", ""]
     draw.shuffle(keys)
     for turn in range(2):
@@ -32,12 +42,12 @@ def test_known_numbers_are_those_of_a_dictionary():
     assert known.get(key_of(-1), "a") == -1
     asked = pl.Series([*keys[:50], key_of(-1), "cd" + "0" * 22])
     assert known.marked(asked, "a", 1).tolist() == [bool(plain.get(key, {"a": 0})["a"] & 1) for key in asked]
-    assert Known(a=(np.uint8, 0)).marked(asked, "a", 1).tolist() == [False] * len(asked)
+    assert KeyedColumns(a=(np.uint8, 0)).marked(asked, "a", 1).tolist() == [False] * len(asked)
 
 
 def test_near_ties_are_the_fastest_few_of_each_problem():
     """As computed one problem at a time; what turned out wrong is not raced, nor is a problem with a single fast config."""
-    labels, draw, plain = Labels(), random.Random(0), {}
+    labels, draw, plain = KnownVectors(), random.Random(0), {}
     for at in range(6000):
         problem, key = {"M": draw.randrange(150), "dtype": "fp16"}, key_of(draw.randrange(4000))
         if key in plain and plain[key][0] != problem["M"]:
@@ -62,12 +72,12 @@ def test_near_ties_are_the_fastest_few_of_each_problem():
     assert [group.tolist() for group in found] == [unsure[start : start + 7] for start in range(0, len(unsure), 7)]
     assert sorted(np.concatenate(list(found.shuffled(3))).tolist()) == unsure
     assert labels.unsure(7).vectors == 0
-    assert list(Labels().near_ties()) == []
+    assert list(KnownVectors().near_ties()) == []
 
 
 def test_a_vector_does_not_race_against_itself():
     """A second, faster time replaces the first."""
-    labels = Labels()
+    labels = KnownVectors()
     for at, time_ns in enumerate((100.0, 99.0)):
         labels.add("k", {"M": 1}, time_ns, 1.0, at, unsure=False)
     assert list(labels.near_ties()) == []
@@ -77,7 +87,7 @@ def test_a_vector_does_not_race_against_itself():
 
 def test_a_forgotten_best_time_is_not_known_until_the_next_one():
     """A wrong result must not make its neighbours look slow."""
-    labels = Labels()
+    labels = KnownVectors()
     for key, time_ns in (("a", 50.0), ("b", 90.0)):
         labels.add(key, {"M": 1}, time_ns, 0.0, 0, unsure=False)
     assert labels.best_ns({"M": 1}) == 50.0
@@ -91,7 +101,7 @@ def test_a_forgotten_best_time_is_not_known_until_the_next_one():
 def test_a_vector_takes_few_bytes_even_if_each_has_a_problem_of_its_own_and_is_unsure(monkeypatch):
     """The memory of a supervisor grows with a plan of millions of vectors by this alone."""
     monkeypatch.setattr("kerncast.measuring.known.FEWEST_WAITING", 25)
-    labels, count = Labels(), 3_000
+    labels, count = KnownVectors(), 3_000
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -112,7 +122,7 @@ def test_a_vector_takes_few_bytes_even_if_each_has_a_problem_of_its_own_and_is_u
 
 def test_a_loaded_journal_gives_the_labels_of_its_records_one_by_one():
     """Times, marks, near-ties and best times; the last record of a vector counts, and retried failures are not done."""
-    draw, plain, loaded, last, records = random.Random(1), Labels(), Labels(), {}, []
+    draw, plain, loaded, last, records = random.Random(1), KnownVectors(), KnownVectors(), {}, []
     for at in range(5000):
         key, problem = key_of(draw.randrange(2500)), {"M": draw.randrange(40), "dtype": "fp16"}
         problem = last[key][1] if key in last else problem
@@ -145,7 +155,7 @@ def test_a_loaded_journal_gives_the_labels_of_its_records_one_by_one():
 
 def test_memory_for_expected_vectors_is_taken_at_once_and_stays():
     """What comes later finds its place there: the arrays are the same, and no second copy is made while they are filled."""
-    labels = Labels()
+    labels = KnownVectors()
     labels.expect(50_000)
     before = {name: values.ctypes.data for name, values in labels._vectors._all.items()}
     tracemalloc.start()

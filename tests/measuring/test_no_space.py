@@ -12,8 +12,9 @@ from kerncast.data.journal import LOCK, NAME, Header, records_of
 from kerncast.errors import CannotWrite
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
+from kerncast.measuring.collection import Request
 from kerncast.measuring.journal import Journal
-from kerncast.measuring.run import Request, collect
+from kerncast.measuring.run import collect
 from kerncast.testing.backends import QUICK
 
 TRITON = family_named("gemm/triton")

@@ -7,7 +7,7 @@ import pytest
 
 from kerncast.measuring.backends.contract import Prepared
 from kerncast.measuring.messages import Policy
-from kerncast.measuring.timing import WINDOW_NS, BlockTimer, CpuPressure, Sentinel, Timed, result_of, watch
+from kerncast.measuring.timing import WINDOW_NS, BlockTimer, CpuPressure, Sentinel, TimedVector, result_of, watch
 
 
 class Machine:
@@ -35,7 +35,7 @@ class Machine:
 def timed_block(machine, times, policy, sentinel_ns=30_000):
     sentinel = Sentinel(machine.kernel(sentinel_ns, "sentinel"))
     timer = BlockTimer(policy, lambda index, expected: None, cpu_clock=False)
-    block = [Timed(index, machine.kernel(time, f"v{index}"), sentinel, "problem") for index, time in enumerate(times)]
+    block = [TimedVector(index, machine.kernel(time, f"v{index}"), sentinel, "problem") for index, time in enumerate(times)]
     for vector in block:
         timer.warm_up(vector)
     finished = []
@@ -58,7 +58,7 @@ def test_caches_are_made_cold_before_every_sample():
     machine = Machine()
     flush = lambda: machine.launches.append(("flush", 0))  # noqa: E731
     timer = BlockTimer(Policy(samples=3, fewest_samples=3), lambda index, expected: None, cpu_clock=False, flush=flush)
-    vector = Timed(0, machine.kernel(1_000, "v"), Sentinel(None))
+    vector = TimedVector(0, machine.kernel(1_000, "v"), Sentinel(None))
     timer.warm_up(vector)
     machine.launches.clear()
     timer.time([vector], lambda timed: None, random.Random(0))
@@ -81,7 +81,7 @@ def test_a_slow_mode_that_the_sentinel_misses_is_outvoted_by_the_fastest():
     machine = Machine()
     slow = iter([1.3, 1.0, 1.3, 1.3, 1.0, 1.3, 1.0, 1.0] + [1.0] * 99)
     timer = BlockTimer(Policy(), lambda index, expected: None, cpu_clock=False)
-    vector = Timed(0, machine.kernel(1_000_000), Sentinel(None), loops=1)
+    vector = TimedVector(0, machine.kernel(1_000_000), Sentinel(None), loops=1)
     machine.slow = lambda now: next(slow)
     timer.time([vector], lambda timed: None, random.Random(0))
     assert set(vector.accepted(0.05)) == {1_000_000}
@@ -93,7 +93,7 @@ def test_a_vector_without_quiet_samples_is_unsure():
     sentinel = Sentinel(machine.kernel(30_000))
     machine.slow = lambda now: 1.5
     timer = BlockTimer(Policy(samples=5), lambda index, expected: None, cpu_clock=False)
-    vector = Timed(0, machine.kernel(1_000_000), sentinel)
+    vector = TimedVector(0, machine.kernel(1_000_000), sentinel)
     timer.time([vector], lambda timed: None, random.Random(0))
     assert (len(vector.quiet), len(vector.disturbed)) == (0, 5)
     assert not timer.confirmed(vector)
@@ -120,7 +120,7 @@ def test_give_up_compares_within_a_problem_only():
     machine = Machine()
     timer = BlockTimer(Policy(give_up=3.0), lambda index, expected: None, cpu_clock=False)
     none = Sentinel(None)
-    block = [Timed(0, machine.kernel(1_000), none, "small"), Timed(1, machine.kernel(1_000_000), none, "large")]
+    block = [TimedVector(0, machine.kernel(1_000), none, "small"), TimedVector(1, machine.kernel(1_000_000), none, "large")]
     timer.time(block, lambda vector: None, random.Random(0))
     assert [vector.taken() for vector in block] == [4, 4]
 
@@ -142,7 +142,7 @@ def threaded(waits, threads, samples=12, cpus=None):
     machine = Machine()
     pressure = CpuPressure(Crowd(machine, waits).read, cpus, lambda: int(machine.now))
     timer = BlockTimer(Policy(samples=samples), lambda index, expected: None, cpu_clock=False, pressure=pressure)
-    vector = Timed(0, machine.kernel(30_000_000), Sentinel(None), threads=threads)
+    vector = TimedVector(0, machine.kernel(30_000_000), Sentinel(None), threads=threads)
     timer.time([vector], lambda timed: None, random.Random(0))
     return vector, result_of("key", vector, timer, "")
 

@@ -11,10 +11,10 @@ from kerncast.data import Dataset
 from kerncast.data.journal import NAME, STATE, header_of
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
-from kerncast.measuring.collection import Collection
+from kerncast.measuring.collection import Collection, Request
 from kerncast.measuring.journal import compact
 from kerncast.measuring.messages import Ready
-from kerncast.measuring.run import Request, collect, locked
+from kerncast.measuring.run import collect, locked
 from kerncast.measuring.scheduling import DeviceLost
 from kerncast.measuring.sweeping import open_sweep, parse_selection
 from kerncast.testing.backends import QUICK

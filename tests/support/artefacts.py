@@ -17,7 +17,8 @@ from kerncast.core.progress import Progress
 from kerncast.evaluating.results import write_predictions
 from kerncast.library.devices import get
 from kerncast.library.registry import FAMILIES
-from kerncast.measuring.run import Request, collect
+from kerncast.measuring.collection import Request
+from kerncast.measuring.run import collect
 from kerncast.measuring.sweeping import open_sweep, parse_selection
 from kerncast.models.store.store import Store
 from kerncast.regenerating import loop as state

@@ -13,7 +13,7 @@ from tests.support import chaos
 from tests.support.chaos import Battery, Episode, Report
 from tests.support.clusters import CARD, SmallCluster
 
-KEEPER = b"ray::Keeper"
+ACTOR = b"ray::DeviceActor"
 NODES = 2
 
 
@@ -68,7 +68,7 @@ class FleetBattery(Battery):
             with self._environment():
                 self.cluster.add(1)
         else:
-            keepers = self.machine.processes(KEEPER)
+            keepers = self.machine.processes(ACTOR)
             self.signal(self.rng.choice(keepers) if keepers else None, signal.SIGKILL)
         return False
 

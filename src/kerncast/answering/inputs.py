@@ -23,7 +23,7 @@ from kerncast.learning.tables.measurements import label_table
 from kerncast.library.problems.files import is_table
 from kerncast.measuring.sweeping.selection import (
     DIMENSIONS,
-    Kernels,
+    NamedKernels,
     has_named_kernels,
     kernels_named,
     portfolio_file,
@@ -129,7 +129,7 @@ def _prefixed(configs: pl.DataFrame) -> pl.DataFrame:
     return configs.rename(lambda name: f"config.{name}")
 
 
-def _with_kernels(model: Model, kernels: Kernels, progress: Progress) -> Model:
+def _with_kernels(model: Model, kernels: NamedKernels, progress: Progress) -> Model:
     """Kernels by name: each runs the problems that it is built for."""
     if kernels.left_out:
         progress.say(kernels.left_out)

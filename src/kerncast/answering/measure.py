@@ -115,7 +115,7 @@ def measure_top(backend: Backend, problem: Problem, configs: Iterable[Config], s
     return sorted(raced, key=lambda timed: timed.time_ns) + sorted(behind, key=lambda timed: timed.time_ns)
 
 
-def _timed(vector: timing.Timed, config: Config) -> Timed:
+def _timed(vector: timing.TimedVector, config: Config) -> Timed:
     if not vector.taken():
         return Timed(config, vector.expected_ns, 1)
     return Timed(config, statistics.median(vector.accepted(POLICY.close)), vector.taken())
@@ -138,13 +138,13 @@ class _Timer(timing.BlockTimer):
         """Whether this share of the budget is spent."""
         return self.begin is not None and time.monotonic() > self.begin + share * self.seconds
 
-    def room(self, vector: timing.Timed) -> int:
+    def room(self, vector: timing.TimedVector) -> int:
         """How many vectors like this one fit into the rest of the budget, each timed a few times."""
         begin = time.monotonic() if self.begin is None else self.begin
         left_ns = (begin + self.seconds - time.monotonic()) * 1e9
         return int(left_ns / (PASSES * vector.expected_ns * vector.loops))
 
-    def enough(self, vector: timing.Timed) -> bool:
+    def enough(self, vector: timing.TimedVector) -> bool:
         return self.spent() or super().enough(vector)
 
 
@@ -153,7 +153,7 @@ class _Screening:
 
     def __init__(self, backend: Backend, problem: Problem, timer: _Timer) -> None:
         self.backend, self.problem, self.timer = backend, problem, timer
-        self.open: list[tuple[timing.Timed, Config]] = []
+        self.open: list[tuple[timing.TimedVector, Config]] = []
         self.visited: list[Timed] = []
         self.seen: set[Config] = set()
         self.failures: list[Exception] = []
@@ -193,7 +193,7 @@ class _Screening:
             if spent > max(LONG_NS, FAR_BEHIND * self.quickest_check):
                 kernel.close()
                 return
-            vector = timing.Timed(len(self.visited), kernel, timing.Sentinel(None), self.problem)
+            vector = timing.TimedVector(len(self.visited), kernel, timing.Sentinel(None), self.problem)
             vector.expected_ns = spent
             if spent <= LONG_NS:
                 self.timer.warm_up(vector)
@@ -209,7 +209,7 @@ class _Screening:
             behind.kernel.close()
         del self.open[most:]
 
-    def _first_time(self, vector: timing.Timed) -> None:
+    def _first_time(self, vector: timing.TimedVector) -> None:
         """One sample, or a few if the process was off the CPU meanwhile: it decides which configs become finalists."""
         while not vector.quiet and len(vector.disturbed) < MOST_RETAKEN:
             self.timer.sample(vector)

@@ -1,4 +1,4 @@
-"""The state of a running collection: what is done, which vectors nearly tie, what goes into the journal."""
+"""What to collect, and the state of a running collection: what is done, what nearly ties, what goes into the journal."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ from kerncast.data.journal import journal_rows, software_text
 from kerncast.errors import InvalidValue
 from kerncast.library.declared.declaration import declaration_of
 from kerncast.measuring.backends import get_backend
-from kerncast.measuring.journal import Journal
-from kerncast.measuring.known import DONE, DOUBTFUL, Groups, Labels
+from kerncast.measuring.journal import Journal, in_batches
+from kerncast.measuring.known import DONE, DOUBTFUL, Groups, KnownVectors
 from kerncast.measuring.messages import Chunk, Item, Policy, Ready, Result
-from kerncast.measuring.scheduling import LIMIT, Crew
+from kerncast.measuring.scheduling import LIMIT, Devices
 
 # From this share of disturbed samples on, after this many samples, it is said what that means.
 EXPLAINED_SHARE, EXPLAINED_SAMPLES = 0.3, 200
 # Vectors whose keys are computed together.
 GATHERED_ROWS = 4096
+# Different texts of errors that are counted: if each vector has its own, they take more memory than the vectors.
+MOST_ERRORS = 10_000
 
 Worth = Callable[[pl.DataFrame, pl.DataFrame, Device], Floats | None]
 """Measured rows (as stored) and unmeasured vectors (`problem.*`, `config.*`) → how much it is worth to measure each vector,
@@ -96,12 +98,8 @@ class Request:
             )
 
 
-# Different texts of errors that are counted: if each vector has its own, they take more memory than the vectors.
-MOST_ERRORS = 10_000
-
-
 @dataclass
-class Summary:
+class CollectionSummary:
     """The outcome of a collection."""
 
     path: Path
@@ -126,35 +124,31 @@ class Summary:
     lost: dict[str, str] = field(default_factory=dict)
     """Devices (by index) that were given up while others went on, and why."""
 
-    def count_error(self, status: str, error: str) -> None:
-        """Count an error by its text, for the most frequent ones; of very many different texts, the late ones by status."""
-        known = len(self.errors) < MOST_ERRORS or (status, error) in self.errors
-        self.errors[status, error if known else "other errors"] += 1
-
 
 class Collection:
     """The state of a running collection."""
 
-    def __init__(self, request: Request, dataset: Dataset, *, progress: Progress = QUIET, stop: Stop = never) -> None:
+    def __init__(
+        self, request: Request, dataset: Dataset, *, total: int | None = None, progress: Progress = QUIET, stop: Stop = never
+    ) -> None:
         self.request, self.dataset, self.progress, self.asked = request, dataset, progress, stop
-        self.summary = Summary(dataset.path)
-        self.labels = Labels()
-        """What is known of each vector. Measuring again can only improve its time: noise only makes kernels slower."""
-        self.total: int | None = None
+        self.total = total
         """How many vectors were asked for."""
-        self.order = 0
-        self.chunks_made = 0
+        self.summary = CollectionSummary(dataset.path)
+        self.known = KnownVectors()
+        """What is known of each vector. Measuring again can only improve its time: noise only makes kernels slower."""
+        self.order = self.chunks_made = 0
         self.journal: Journal | None = None
         self.stopping = False
         """Whether the collection has noticed a request to stop."""
-        self.said_stopping = False
-        self.began = request.began
         self.said_disturbed = False
+
+    # -- what is there already -------------------------------------------------------------------------
 
     def admit(self, index: str, ready: Ready) -> None:
         """The first device decides device and software of the dataset; every other or restarted one must match."""
         if self.journal is None:
-            self.open_journal(ready)
+            self._open_journal(ready)
             return
         header = self.journal.header
         name, software = str(ready.device["name"]), ready.software
@@ -164,19 +158,19 @@ class Collection:
                 f"{software_text(header.software)}: leave {index} out of `devices` and measure it into another `out`"
             )
 
-    def open_journal(self, ready: Ready) -> None:
+    def _open_journal(self, ready: Ready) -> None:
         """Begin a journal, or continue that of a killed run, and load what is already measured."""
-        request = self.request
-        own, held = declaration_of(request.family), self.dataset.contents.declared.get(request.family.id)
+        family = self.request.family
+        own, held = declaration_of(family), self.dataset.contents.declared.get(family.id)
         if held is not None and own != held:
             raise InvalidValue(
-                f"{self.dataset.path} is of another version of {request.family.id}, with other parameters, rules or features: "
+                f"{self.dataset.path} is of another version of {family.id}, with other parameters, rules or features: "
                 "measure into another `out`, and join them afterwards (`kerncast merge`)"
             )
         now = datetime.datetime.now(datetime.UTC)
         header = journals.Header(
-            family=request.family.id,
-            backend=get_backend(request.backend).name,
+            family=family.id,
+            backend=get_backend(self.request.backend).name,
             device=str(ready.device["name"]),
             software=ready.software,
             run_id=f"{now:%Y%m%dT%H%M%S.%f}-{os.getpid()}",
@@ -184,16 +178,15 @@ class Collection:
         path = self.dataset.path / journals.NAME
         if journals.is_begun(path):
             self.journal, records = Journal.resume(path, header)
-            self.order, self.chunks_made = self.labels.load(records, request.retry)
+            self.order, self.chunks_made = self.known.load(records, self.request.retry)
         else:
             path.unlink(missing_ok=True)
             self.journal = Journal.begin(path, header)
-        if request.family in self.dataset.families:
+        if family in self.dataset.families:
             self._skip_stored(header)
         # Before the first row: a reader of an unfinished collection needs the device for its features.
-        self.dataset.append(
-            request.family, pl.DataFrame(schema=schema.schema_of(request.family)), machines=[DeviceRecord(**ready.device)]
-        )
+        nothing = pl.DataFrame(schema=schema.schema_of(family))
+        self.dataset.append(family, nothing, machines=[DeviceRecord(**ready.device)])
         self.summary.device = header.device
 
     def _skip_stored(self, header: journals.Header) -> None:
@@ -207,7 +200,7 @@ class Collection:
                 f"{software}: resume it there, or collect into another dataset"
             )
         rows = self._stored(header).filter(~pl.col("status").is_in(list(self.request.retry)))
-        self.labels.mark_done(rows.select("key").collect().to_series())
+        self.known.mark_done(rows.select("key").collect().to_series())
 
     def _stored(self, header: journals.Header) -> pl.LazyFrame:
         """The rows of the dataset that this collection would repeat."""
@@ -226,44 +219,50 @@ class Collection:
             rows = pl.concat([self._stored(header).collect(), rows])
         return rows
 
+    def rows_kept(self) -> int:
+        """Rows in the dataset and in its journal."""
+        path = self.dataset.path / journals.NAME
+        return self.dataset.rows + (journals.distinct_keys(path) if journals.is_begun(path) else 0)
+
     @property
     def device(self) -> str:
         """The name of the device that is measured."""
         assert self.journal is not None
         return self.journal.header.device
 
+    # -- what is measured next -------------------------------------------------------------------------
+
     def chunks(self, blocks: Iterable[pl.DataFrame]) -> Iterator[Chunk]:
         """Vectors that have no row yet, those of one problem together, small problems several at a time."""
         family = self.request.family
-        problem_names = list(family.problem.parameters)
-        config_names = list(family.config.parameters)
+        problems, configs = list(family.problem.parameters), list(family.config.parameters)
+        columns = list(schema.parameter_columns(family))
         for frame, keys in self._undone(blocks):
             pending: list[Item] = []
             current: dict[str, Any] | None = None
-            columns = [*(f"problem.{name}" for name in problem_names), *(f"config.{name}" for name in config_names)]
             for key, row in zip(keys, frame.select(columns).iter_rows(), strict=True):
-                if self.labels.has(key, DONE):
+                if self.known.has(key, DONE):
                     self.summary.already_there += 1
                     continue
-                self.labels.mark(key, DONE)
-                problem = dict(zip(problem_names, row, strict=False))
+                self.known.mark(key, DONE)
+                problem = dict(zip(problems, row, strict=False))
                 enough = self.request.chunk_size if problem == current else self.request.chunk_size // 4
                 if pending and len(pending) >= max(enough, 1):
                     yield self.chunk(pending)
                     pending = []
                 current = problem
-                values = dict(zip(config_names, row[len(problem_names) :], strict=True))
-                pending.append(Item(key, problem, values, self.labels.best_ns(problem)))
+                config = dict(zip(configs, row[len(problems) :], strict=True))
+                pending.append(Item(key, problem, config, self.known.best_ns(problem)))
             if pending:
                 yield self.chunk(pending)
 
     def _undone(self, blocks: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
         """The vectors of each block that are not done, with their keys; those of many small blocks are found at a time."""
         family = self.request.family
-        for several in _gathered(blocks):
+        for several in in_batches(blocks, GATHERED_ROWS):
             together = pl.concat(several, how="diagonal_relaxed").with_columns(device=pl.lit(self.device))
             keys = schema.row_keys(family, together)
-            known, start = self.labels.done(keys), 0
+            known, start = self.known.done(keys), 0
             for frame in several:
                 own, done = keys.slice(start, frame.height), known[start : start + frame.height]
                 start += frame.height
@@ -279,31 +278,72 @@ class Collection:
         self.chunks_made += 1
         return Chunk(self.chunks_made - 1, items)
 
+    def revisit(self, devices: Devices) -> None:
+        """Measure vectors with too few quiet samples again later: a slow mode may last longer than a block."""
+        groups = self.known.unsure(self.request.chunk_size)
+        limit = self.request.second_visit_seconds
+        if limit is not None:  # some of every kind rather than the first ones
+            groups = groups.shuffled(self.request.policy.seed)
+        self.summary.revisited = self._again(devices, "unsteady vectors measured again", groups, limit)
+
+    def race(self, devices: Devices) -> None:
+        """Measure the near-ties again, side by side."""
+        self.summary.raced = self._again(devices, "near-ties raced again", self.known.near_ties())
+
+    def _again(self, devices: Devices, what: str, groups: Groups, seconds: float | None = None) -> int:
+        """Measure vectors that have a row again and return their number; a faster record replaces the earlier one."""
+        before, until = self.summary.statuses.copy(), time.monotonic() + (math.inf if seconds is None else seconds)
+        self.progress.expect(what, groups.vectors if seconds is None else None)
+        if seconds is not None:  # the time ends it, not the count
+            self.progress.guess(seconds if groups.vectors else 0.0)
+        self.flush()  # the vectors are read from the journal
+        path, taken = self.dataset.path / journals.NAME, 0
+
+        def chunks(file: IO[bytes]) -> Iterator[Chunk]:
+            nonlocal taken
+            for places in groups:
+                taken += len(places)
+                records = [journals.record_at(path, file, at) for at in places.tolist()]
+                yield self.chunk([Item(r["key"], r["problem"], r["config"], self.known.best_ns(r["problem"])) for r in records])
+
+        try:
+            with path.open("rb") as file:
+                devices.run(chunks(file), lambda: self.stop() or time.monotonic() > until)
+        finally:
+            self.summary.statuses = before  # the same vectors again, not more of them
+        return taken
+
+    # -- what was measured -----------------------------------------------------------------------------
+
     def record(self, item: Item, result: Result, block: int, device_index: str, overrules: bool = False) -> None:
         """Record a final status in the journal, the summary and the near-ties."""
-        if overrules and self.labels.forget(item.key, item.problem):
-            self.summary.statuses["ok"] -= 1
+        summary = self.summary
+        if overrules and self.known.forget(item.key, item.problem):
+            summary.statuses["ok"] -= 1
         assert self.journal is not None
         fields = msgspec.to_builtins(result)
-        fields.pop("type")
-        fields.pop("broken_by", None)
-        self.summary.disturbed_samples += fields.pop("disturbed_samples", 0)
-        self.summary.samples += result.samples or 0
+        for unstored in ("type", "broken_by", "disturbed_samples"):
+            fields.pop(unstored, None)
+        summary.disturbed_samples += result.disturbed_samples
+        summary.samples += result.samples or 0
         self._explain_disturbed()
-        self.labels.mark(result.key, DOUBTFUL, result.unsure)
-        earlier = self.labels.time_ns(result.key)
+        self.known.mark(result.key, DOUBTFUL, result.unsure)
+        earlier = self.known.time_ns(result.key)
         if earlier is not None and (result.time_ns is None or result.time_ns >= earlier):
             return
         fields |= {"problem": item.problem, "config": item.config, "order": self.order, "block": block, "worker": device_index}
         fields["cache"] = self.request.policy.cache
         at = self.journal.add(fields)
         self.order += 1
-        self.summary.statuses[result.status] += 1
+        summary.statuses[result.status] += 1
         if result.status == "ok":
             assert result.time_ns is not None
-            self.labels.add(item.key, item.problem, result.time_ns, result.time_ns_mad or 0.0, at, result.unsure)
-        else:
-            self.summary.count_error(result.status, result.error or "")
+            self.known.add(item.key, item.problem, result.time_ns, result.time_ns_mad or 0.0, at, result.unsure)
+            return
+        error = (result.status, result.error or "")
+        if len(summary.errors) >= MOST_ERRORS and error not in summary.errors:  # of very many texts, the late ones by status
+            error = (result.status, "other errors")
+        summary.errors[error] += 1
 
     def _explain_disturbed(self) -> None:
         """Say once what a high share of disturbed samples means for the labels."""
@@ -321,79 +361,16 @@ class Collection:
         """Write lines to the journal and answer a request to stop; called several times a second."""
         if self.journal is not None:
             self.journal.flush()
-        self._answer()
-
-    def _answer(self) -> None:
-        self.stopping = self.stopping or self.asked()
-        if self.stopping and not self.said_stopping:
-            self.said_stopping = True
-            self.progress.say("stopping: what is being measured now is dropped, everything else is kept")
+        self.abandoned()
 
     def abandoned(self) -> bool:
-        """Whether a stop was requested."""
-        self._answer()
+        """Whether a stop was requested, which is said once."""
+        if not self.stopping and self.asked():
+            self.stopping = True
+            self.progress.say("stopping: what is being measured now is dropped, everything else is kept")
         return self.stopping
-
-    def rows_kept(self) -> int:
-        """Rows in the dataset and in its journal."""
-        path = self.dataset.path / journals.NAME
-        return self.dataset.rows + (journals.distinct_keys(path) if journals.is_begun(path) else 0)
 
     def stop(self) -> bool:
         """Whether to stop: a stop was requested, or the budget is spent."""
-        self._answer()
         budget = self.request.budget_seconds
-        return self.stopping or (budget is not None and time.monotonic() - self.began > budget)
-
-    def _again(self, crew: Crew, what: str, groups: Groups, seconds: float = math.inf) -> int:
-        """Measure vectors that have a row again and return their number; a faster record replaces the earlier one."""
-        before, until = self.summary.statuses.copy(), time.monotonic() + seconds
-        if math.isinf(seconds):
-            self.progress.expect(what, groups.vectors)
-        else:  # the time ends it, not the count
-            self.progress.expect(what, None)
-            self.progress.guess(seconds if groups.vectors else 0.0)
-        self.flush()  # the vectors are read from the journal
-        taken = 0
-
-        def chunks(file: IO[bytes]) -> Iterator[Chunk]:
-            nonlocal taken
-            for places in groups:
-                taken += len(places)
-                yield self.chunk([self._item(file, at) for at in places.tolist()])
-
-        try:
-            with (self.dataset.path / journals.NAME).open("rb") as file:
-                crew.run(chunks(file), lambda: self.stop() or time.monotonic() > until)
-        finally:
-            self.summary.statuses = before  # the same vectors again, not more of them
-        return taken
-
-    def _item(self, file: IO[bytes], at: int) -> Item:
-        record = journals.record_at(self.dataset.path / journals.NAME, file, at)
-        return Item(record["key"], record["problem"], record["config"], self.labels.best_ns(record["problem"]))
-
-    def revisit(self, crew: Crew) -> None:
-        """Measure vectors with too few quiet samples again later: a slow mode may last longer than a block."""
-        groups = self.labels.unsure(self.request.chunk_size)
-        limit = self.request.second_visit_seconds
-        if limit is not None:  # some of every kind rather than the first ones
-            groups = groups.shuffled(self.request.policy.seed)
-        seconds = math.inf if limit is None else limit
-        self.summary.revisited = self._again(crew, "unsteady vectors measured again", groups, seconds)
-
-    def race(self, crew: Crew) -> None:
-        """Measure the near-ties again, side by side."""
-        self.summary.raced = self._again(crew, "near-ties raced again", self.labels.near_ties())
-
-
-def _gathered(blocks: Iterable[pl.DataFrame]) -> Iterator[list[pl.DataFrame]]:
-    """Blocks put together until they have some thousand rows: what is computed for each of them takes as long for many rows."""
-    held: list[pl.DataFrame] = []
-    for block in blocks:
-        held.append(block)
-        if sum(item.height for item in held) >= GATHERED_ROWS:
-            yield held
-            held = []
-    if held:
-        yield held
+        return self.abandoned() or (budget is not None and time.monotonic() - self.request.began > budget)

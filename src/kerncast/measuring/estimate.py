@@ -42,7 +42,7 @@ RACED_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class Estimate:
+class DryRun:
     """What a collection would take."""
 
     vectors: int
@@ -85,7 +85,7 @@ def _words(seconds: float) -> str:
     return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
-def estimate(request: Request, kernels: Backend, wanted: Planned) -> Estimate:
+def estimate(request: Request, kernels: Backend, wanted: Planned) -> DryRun:
     """What a collection would take; nothing is written."""
     family = request.family
     drawn = wanted.drawn(DRAWN)
@@ -100,7 +100,7 @@ def estimate(request: Request, kernels: Backend, wanted: Planned) -> Estimate:
     missing = _compilations(kernels, family, left, total)
     own = isinstance(kernels, TimesItself)
     if own or not total:
-        return Estimate(
+        return DryRun(
             total, done, missing, None if own else 0.0, total * ROW_BYTES, answers=request.policy.samples * total, exact=whole
         )
     trial = _Trial(request, kernels, left)
@@ -111,8 +111,8 @@ def estimate(request: Request, kernels: Backend, wanted: Planned) -> Estimate:
     if seconds is not None and budget is not None and seconds > budget:
         share = budget / seconds
         total, seconds, compiling = round(share * total), budget, share * compiling
-        return Estimate(total, done, missing, seconds, total * ROW_BYTES, compiling, exact=False)
-    return Estimate(total, done, missing, seconds, total * ROW_BYTES, compiling, exact=whole)
+        return DryRun(total, done, missing, seconds, total * ROW_BYTES, compiling, exact=False)
+    return DryRun(total, done, missing, seconds, total * ROW_BYTES, compiling, exact=whole)
 
 
 def _without_rows(out: Path, family: Family, vectors: pl.DataFrame, kernels: Backend) -> pl.DataFrame:

@@ -21,24 +21,20 @@ from kerncast.errors import BadFile, CannotWrite, InvalidValue
 from kerncast.measuring.messages import Ready
 
 SYNC_SECONDS = 1.0
+NOTHING, EVERYTHING = "nothing new was measured yet", "everything measured before is safe there"
 
 
-def _line(value: Any) -> bytes:
-    body = msgspec.json.encode(value)
-    return b"%08x %s\n" % (zlib.crc32(body), body)
-
-
-class Refused(CannotWrite):
+class WriteRefused(CannotWrite):
     """A write failed; the message says what is safe and how to continue."""
 
 
-class Vanished(Refused):
+class Vanished(WriteRefused):
     """The journal was removed while it was being written."""
 
 
-def refused(path: Path, why: object, safe: str) -> Refused:
+def refused(path: Path, why: object, safe: str) -> WriteRefused:
     """An error that says which write failed, what is safe and how to continue."""
-    return Refused(f"could not write {path} ({why}): free some space and run the same command again; {safe}")
+    return WriteRefused(f"could not write {path} ({why}): free some space and run the same command again; {safe}")
 
 
 class Journal:
@@ -49,7 +45,7 @@ class Journal:
         self.pending: list[bytes] = []
         self.size = os.fstat(fd).st_size
         """How long the file is when everything pending is written."""
-        self.synced = time.monotonic()
+        self.synced, self.safe = time.monotonic(), EVERYTHING
 
     @classmethod
     def begin(cls, path: Path, header: Header) -> Journal:
@@ -57,16 +53,18 @@ class Journal:
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise refused(path, error.strerror, "nothing new was measured yet") from error
+            raise refused(path, error.strerror, NOTHING) from error
         journal = cls(path, header, fd)
-        journal._append(header)
+        journal.safe = NOTHING
+        journal.add(header)
         try:
             journal.flush()
             journal.sync()
-        except CannotWrite as error:
+        except CannotWrite:
             os.close(fd)
-            path.unlink()
-            raise refused(path, _reason(error), "nothing new was measured yet") from error
+            path.unlink(missing_ok=True)
+            raise
+        journal.safe = EVERYTHING
         return journal
 
     @classmethod
@@ -90,12 +88,10 @@ class Journal:
         self.size = yield from placed_outcomes(self.path)
         os.ftruncate(self.fd, self.size)
 
-    def add(self, record: dict[str, Any]) -> int:
-        """Add a result, which `flush` writes; returns the position of its line."""
-        return self._append(record)
-
-    def _append(self, value: Any) -> int:
-        line, at = _line(value), self.size
+    def add(self, record: Header | dict[str, Any]) -> int:
+        """Add a line, which `flush` writes; returns its position."""
+        body, at = msgspec.json.encode(record), self.size
+        line = b"%08x %s\n" % (zlib.crc32(body), body)
         self.pending.append(line)
         self.size += len(line)
         return at
@@ -110,7 +106,7 @@ class Journal:
             except OSError as error:
                 # Part of it may be written: the next attempt continues there instead of repeating a line.
                 self.pending = [data]
-                raise refused(self.path, error.strerror, "everything measured before is safe there") from error
+                raise refused(self.path, error.strerror, self.safe) from error
             self.pending.clear()
         if time.monotonic() - self.synced > SYNC_SECONDS:
             self.sync()
@@ -125,7 +121,7 @@ class Journal:
                 )
             os.fsync(self.fd)
         except OSError as error:
-            raise refused(self.path, error.strerror, "everything measured before is safe there") from error
+            raise refused(self.path, error.strerror, self.safe) from error
         self.synced = time.monotonic()
 
     def close(self) -> None:
@@ -137,10 +133,6 @@ class Journal:
             os.close(self.fd)
 
 
-def _reason(error: CannotWrite) -> object:
-    return error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
-
-
 # Rows of a part: a part is checked, written and hashed as a whole, which takes two kilobytes of memory for each row.
 PART_ROWS = 25_000
 
@@ -148,39 +140,33 @@ PART_ROWS = 25_000
 def compact(dataset: Dataset, family: Family, ready: Ready) -> None:
     """Write the journal's final records as parts of the dataset, and only then remove the journal."""
     path = dataset.path / NAME
-    present = _already_compacted(dataset, family, header_of(path).run_id)
-    profile = DeviceRecord(**ready.device)
+    present = pl.Series("key", [], dtype=pl.String)
+    if family in dataset.families:  # keys of this run that a crash between the two steps left in both places
+        of_this_run = pl.col("run_id") == header_of(path).run_id
+        present = dataset.scan(family).filter(of_this_run).select("key").collect().to_series()
     try:
-        for rows in _parts(final_rows(path, family)):
-            dataset.append(family, rows.filter(~rows["key"].is_in(present.implode())), machines=[profile])
+        for batches in in_batches(final_rows(path, family), PART_ROWS):
+            rows = pl.concat(batches)
+            new = rows.filter(~rows["key"].is_in(present.implode()))
+            dataset.append(family, new, machines=[DeviceRecord(**ready.device)])
     except schema.Mislabelled as error:
         raise BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it") from error
     except (OSError, CannotWrite, pl.exceptions.ComputeError) as error:  # polars raises the last one for a full disk
         why = error.__cause__ or error if isinstance(error, CannotWrite) else error
-        raise refused(dataset.path, reason(why), f"all {_count(path, family):,} rows are safe in {path}") from error
+        safe = sum(batch.height for batch in final_rows(path, family))
+        raise refused(dataset.path, reason(why), f"all {safe:,} rows are safe in {path}") from error
     # The journal goes last: as long as it is there, the same command finishes this.
     (dataset.path / STATE).unlink(missing_ok=True)
     path.unlink()
 
 
-def _parts(batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Batches of rows, put together to parts."""
+def in_batches(frames: Iterable[pl.DataFrame], rows: int) -> Iterator[list[pl.DataFrame]]:
+    """Frames put together until they have so many rows: what is computed for each of them takes as long for many rows."""
     held: list[pl.DataFrame] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(item.height for item in held) >= PART_ROWS:
-            yield pl.concat(held)
+    for frame in frames:
+        held.append(frame)
+        if sum(item.height for item in held) >= rows:
+            yield held
             held = []
     if held:
-        yield pl.concat(held)
-
-
-def _count(path: Path, family: Family) -> int:
-    return sum(batch.height for batch in final_rows(path, family))
-
-
-def _already_compacted(dataset: Dataset, family: Family, run_id: str) -> pl.Series:
-    """Keys of this run that a crash between the two steps left in both places."""
-    if family not in dataset.families:
-        return pl.Series("key", [], dtype=pl.String)
-    return dataset.scan(family).filter(pl.col("run_id") == run_id).select("key").collect().to_series()
+        yield held

@@ -47,7 +47,7 @@ def digests(keys: Sequence[str] | pl.Series) -> Array:
     return np.array([digest(key) for key in texts], f"S{KEY_BYTES}")
 
 
-class Known:
+class KeyedColumns:
     """Numbers by key. A key that was never set has the defaults."""
 
     def __init__(self, **columns: tuple[npt.DTypeLike, Any]) -> None:
@@ -233,14 +233,14 @@ class Groups:
             yield self.places[self.ends[group - 1] if group else 0 : self.ends[group]]
 
 
-class Labels:
+class KnownVectors:
     """What is known of each vector and of each problem."""
 
     def __init__(self) -> None:
-        self._vectors = Known(
+        self._vectors = KeyedColumns(
             flags=(np.uint8, 0), time_ns=(np.float64, np.nan), mad=(np.float32, 0.0), at=(np.int64, -1), problem=(np.int32, -1)
         )
-        self._problems = Known(number=(np.int32, -1), best_ns=(np.float64, 0.0))
+        self._problems = KeyedColumns(number=(np.int32, -1), best_ns=(np.float64, 0.0))
 
     def __len__(self) -> int:
         return len(self._vectors)

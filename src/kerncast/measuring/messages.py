@@ -120,7 +120,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     """The key of a vector that was right in this process and is not any more; what has no result since then, gets none."""
 
 
-class Broken(msgspec.Struct, frozen=True, tag="broken"):
+class FailedStart(msgspec.Struct, frozen=True, tag="broken"):
     """The backend did not start."""
 
     error: str
@@ -132,7 +132,7 @@ class Stuck(msgspec.Struct, frozen=True, tag="stuck"):
     error: str
 
 
-Reply = Ready | Result | Done | Broken | Stuck
+Reply = Ready | Result | Done | FailedStart | Stuck
 Order = Start | Chunk
 
 _encoder = msgspec.msgpack.Encoder()

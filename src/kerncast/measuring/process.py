@@ -19,7 +19,7 @@ from typing import IO
 
 from kerncast.measuring.backends.memory import oom_kills
 from kerncast.measuring.messages import Chunk, Frames, Item, Position, Ready, Start, frame, reply_decoder
-from kerncast.measuring.scheduling import REMEMBERED, Errand
+from kerncast.measuring.scheduling import REMEMBERED, Task
 
 # At full rate deadlines change thousands of times a second, and each look reads a file: only one that lasts is looked at.
 SETTLED_NS = 20_000_000
@@ -27,8 +27,10 @@ SETTLED_NS = 20_000_000
 MOST = 10
 
 
-class Patience:
-    """Whether the deadline of one worker has passed."""
+class Deadline:
+    """Whether the deadline of one worker has passed. Time in which it is ready to run and gets no core does not count:
+    otherwise a kernel may miss its deadline because of what else runs on the machine.
+    """
 
     def __init__(self, waited: Callable[[], int], clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._waited, self._clock = waited, clock
@@ -36,7 +38,7 @@ class Patience:
         self._before: int | None = None
         """How long the worker had waited for a core when the deadline was new."""
 
-    def ended(self, deadline: int) -> bool:
+    def passed(self, deadline: int) -> bool:
         """Look at the worker's deadline (0: none); to be called often."""
         now = self._clock()
         if deadline != self._deadline:
@@ -70,9 +72,9 @@ class Worker:
     position: Position
     last_words: IO[bytes]
     frames: Frames = field(default_factory=lambda: Frames(reply_decoder))
-    errand: Errand | None = None
+    task: Task | None = None
     chunk: Chunk | None = None
-    """The chunk of its errand that it is at."""
+    """The chunk of its task that it is at."""
     waiting: dict[str, Item] = field(default_factory=dict)
     ready: Ready | None = None
     started: float = field(default_factory=time.monotonic)
@@ -84,10 +86,10 @@ class Worker:
     """Whether it ran a kernel that computes wrong results, and may do so beyond its own."""
     oom_kills: int = field(default_factory=oom_kills)
     """How many processes had been killed for want of memory when it was started."""
-    patience: Patience = field(init=False)
+    deadline: Deadline = field(init=False)
 
     def __post_init__(self) -> None:
-        self.patience = Patience(partial(waited_ns, self.process.pid))
+        self.deadline = Deadline(partial(waited_ns, self.process.pid))
 
     def send(self, message: Start | Chunk) -> None:
         """Hand over an order; a worker that died meanwhile is noticed by its closed pipe."""
@@ -102,19 +104,19 @@ class Worker:
         return self.chunk is None and not self.earlier
 
     def give(self, chunk: Chunk) -> None:
-        """Hand over the next chunk of its errand."""
-        assert self.errand is not None
+        """Hand over the next chunk of its task."""
+        assert self.task is not None
         if self.chunk is not None:
             self.earlier.extend(self.chunk.items)
         self.chunk = chunk
-        self.waiting = {} if self.errand.inquiry else {item.key: item for item in chunk.items}
+        self.waiting = {} if self.task.inquiry else {item.key: item for item in chunk.items}
         self.send(chunk)
 
     def rest(self) -> None:
-        """Its errand is done."""
+        """Its task is done."""
         assert self.chunk is not None
         self.earlier.extend(self.chunk.items)
-        self.errand = self.chunk = None
+        self.task = self.chunk = None
         self.waiting = {}
 
     def before(self, item: Item, ran: int = 0) -> list[Item]:

@@ -1,4 +1,4 @@
-"""One collection, from vectors to a dataset: lock, resume, measure, race the near-ties, compact."""
+"""One collection, from vectors to a dataset: lock, resume, measure all or the worthiest, race the near-ties, compact."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from kerncast.data import journal as journals
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
 from kerncast.data.hardware import as_json
-from kerncast.data.schema import with_optional
 from kerncast.errors import CannotWrite, InvalidValue
-from kerncast.measuring.collection import Active, Collection, Request, Summary
-from kerncast.measuring.journal import Refused, Vanished, compact, refused
-from kerncast.measuring.known import Labels
-from kerncast.measuring.messages import Ready
-from kerncast.measuring.scheduling import Abandoned, CannotGoOn, Crew
-from kerncast.measuring.supervisor import supervisor_of
+from kerncast.library.declared.declaration import declaration_of
+from kerncast.measuring.backends.memory import worker_share
+from kerncast.measuring.collection import Active, Collection, CollectionSummary, Request
+from kerncast.measuring.journal import Vanished, WriteRefused, compact, refused
+from kerncast.measuring.known import KnownVectors
+from kerncast.measuring.messages import Ready, Start
+from kerncast.measuring.scheduling import Abandoned, AlikeFailures, CannotGoOn, Devices
+from kerncast.measuring.supervisor import Supervisor
 
 # The first round: the larger of this share and this many vectors per problem, but at most half of the limit.
 FIRST_SHARE = 0.05
@@ -39,11 +40,199 @@ ROUND_SHARE, ROUND_OF_LIMIT = 0.05, 0.1
 MOST_CANDIDATES = 200_000
 
 
-def measure_rounds(active: Active, collection: Collection, crew: Crew, blocks: Iterable[pl.DataFrame], device: Device) -> bool:
-    """Measure until the limit is reached; False when the budget (or Ctrl-C) ended it earlier."""
+def locked(path: Path) -> contextlib.AbstractContextManager[None]:
+    """One writer per dataset."""
+    return one_writer(path, journals.LOCK, "collect into another dataset")
+
+
+def start_of(request: Request) -> Start:
+    """The first message to a worker; each device puts its own index in."""
+    return Start(
+        request.backend, request.family.id, "0", request.policy, request.options, request.build_jobs,
+        declaration_of(request.family),
+    )  # fmt: skip
+
+
+def supervisor_of(request: Request, collection: Collection) -> Supervisor:
+    """The supervisor that measures a collection on the devices of this machine."""
+    return Supervisor(
+        start_of(request),
+        request.devices,
+        record=collection.record,
+        flush=collection.flush,
+        admit=collection.admit,
+        reset=request.reset_command,
+        memory_bytes=worker_share(len(request.devices)) if request.memory_bytes is None else request.memory_bytes,
+        alike=AlikeFailures(request.alike_failures),
+        abandoned=collection.abandoned,
+        progress=collection.progress,
+    )
+
+
+def collect(
+    request: Request,
+    blocks: Iterable[pl.DataFrame],
+    *,
+    total: int | None = None,
+    progress: Progress = QUIET,
+    stop: Stop = never,
+    by: Callable[[Request, Collection], Devices] = supervisor_of,
+) -> CollectionSummary:
+    """Measure every vector of `blocks` that has no row yet; the dataset is complete, or the journal is safe.
+
+    `total` is the number of vectors, if known. Once `stop` returns True, what is being measured is dropped and the summary
+    says `interrupted`. A KeyboardInterrupt without `stop` does the same; one that comes while the collection is stopping
+    is raised. Works in any thread. `by` makes what measures: this machine's devices, unless told otherwise.
+    """
+    out, fresh = request.out, not request.out.exists()
+    try:
+        dataset = _open(request)
+        opened = _identity(out)
+        try:
+            with locked(out):
+                collection = Collection(request, dataset, total=total, progress=progress, stop=stop)
+                return _collect(collection, blocks, by(request, collection))
+        except Vanished:
+            raise
+        except Exception:
+            # A refusal before the first result leaves nothing behind. A folder that replaced ours meanwhile stays.
+            if fresh and opened == _identity(out) and not _has_results(out / journals.NAME):
+                shutil.rmtree(out)
+            raise
+    except WriteRefused:
+        raise
+    except (OSError, CannotWrite) as error:
+        # A full disk that does not say yet how to continue: at the lock, a folder, `dataset.json`.
+        cause = error.__cause__ if isinstance(error, CannotWrite) else error
+        if not isinstance(cause, OSError) or not no_space(cause):
+            raise
+        safe = f"everything measured before is safe in {out}" if out.exists() else "nothing was measured yet"
+        raise refused(Path(cause.filename or out), cause.strerror, safe) from error
+
+
+def _open(request: Request) -> Dataset:
+    """A new dataset, an unfinished one, or (with `extend`) a finished one."""
+    sweep(request.out.absolute().parent)
+    if not request.out.exists():
+        return Dataset.create(request.out, journal=False)
+    dataset = Dataset.open(request.out, journal=False)
+    if not (request.out / journals.NAME).exists() and dataset.rows and not request.extend:
+        raise InvalidValue(
+            f"{request.out} is a finished dataset: add `resume` to measure what it lacks, or choose another name"
+        )
+    return dataset
+
+
+def _has_results(journal: Path) -> bool:
+    return journals.is_begun(journal) and next(journals.records_of(journal), None) is not None
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Tells whether a folder is still the same one; None: there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _collect(collection: Collection, blocks: Iterable[pl.DataFrame], devices: Devices) -> CollectionSummary:
+    request, summary = collection.request, collection.summary
+    collection.known.expect(collection.total or 0)
+    collection.progress.expect("vectors", collection.total)
+    ready: Ready | None = None
+    finished = False
+    with _safe_rows_said(collection):
+        try:
+            ready = devices.connect()
+            _note(collection)
+            finished = _measure(collection, devices, blocks, Device(**ready.device)) and not devices.unblamed
+            if finished and not collection.stop():
+                collection.revisit(devices)
+                collection.race(devices)
+        except Abandoned:  # workers are killed, and the journal has only whole lines
+            collection.flush()
+        except KeyboardInterrupt:  # as in a notebook; another one while it is stopping ends everything
+            if collection.stopping or collection.asked():
+                raise
+            collection.stopping = True
+            collection.progress.say(f"stopped: everything measured is safe in {summary.path}: call it again to go on")
+        finally:
+            devices.close()
+            if collection.journal is not None:
+                collection.journal.close()
+    summary.lost = devices.lost
+    summary.unsure = collection.known.doubtful
+    summary.measured = summary.statuses.total()
+    summary.interrupted = collection.stopping
+    # An active choice is meant to stop early: when its budget ends, it is finished.
+    chosen = request.active is not None and not summary.interrupted and summary.measured + summary.already_there > 0
+    summary.without_a_row = not (finished or chosen)
+    if not summary.without_a_row:
+        assert ready is not None
+        collection.known = KnownVectors()  # compacting needs the memory
+        compact(collection.dataset, request.family, ready)
+    elif ready is not None:
+        _note(collection, "stopped" if collection.stopping else "budget" if collection.stop() else "device_lost")
+    summary.seconds = time.monotonic() - request.began
+    return summary
+
+
+def _measure(collection: Collection, devices: Devices, blocks: Iterable[pl.DataFrame], device: Device) -> bool:
+    """Measure every vector, or those that are worth most; False when it was stopped before the end."""
+    request = collection.request
+    if request.capture_hw:
+        hardware = devices.hardware(device.name)
+        collection.dataset.keep_hardware(hardware)
+        collection.summary.hardware = as_json(hardware, device)
+        for contradiction in collection.summary.hardware["contradictions"]:
+            collection.progress.say(f"! {contradiction}")
+    if request.active is not None:
+        return _measure_rounds(request.active, collection, devices, blocks, device)
+    return devices.run(collection.chunks(blocks), collection.stop)
+
+
+def _note(collection: Collection, ended: journals.Ended | None = None) -> None:
+    """Record how far the collection is, for readers of an unfinished one."""
+    measured = None if ended is None else collection.summary.statuses.total() + collection.summary.already_there
+    state = journals.State(collection.total, measured, ended)
+    write_bytes(collection.dataset.path / journals.STATE, journals.STATE_FILE.text(state))
+
+
+@contextlib.contextmanager
+def _safe_rows_said(collection: Collection) -> Iterator[None]:
+    """Make a collection that ends early say how many rows are safe, and where."""
+    path = collection.dataset.path
+    try:
+        yield
+    except CannotGoOn as error:
+        rows = collection.rows_kept()
+        safe = f"{rows:,} rows are safe in {path}" if rows else "nothing was measured yet"
+        if rows:
+            _note(collection, error.ended)
+        complete = type(error)(f"{error}; {safe}: {error.fix}")
+        complete.rows = rows
+        raise complete from error
+    except KeyboardInterrupt:
+        words = f"stopped: everything measured is safe in {path} ({collection.rows_kept():,} rows)"
+        collection.progress.say(f"{words}: run the same command to go on")
+        raise
+
+
+# -- rounds of an active choice ----------------------------------------------------------------------------
+
+
+def _measure_rounds(
+    active: Active, collection: Collection, devices: Devices, blocks: Iterable[pl.DataFrame], device: Device
+) -> bool:
+    """Measure in rounds the vectors that are worth most, judged by the results of earlier rounds, until the limit is reached.
+
+    False when the budget (or Ctrl-C) ended it earlier. The first round is drawn at random, spread over the problems. Later ones
+    depend only on the rows, so the same command continues a killed collection, and a finished one can be extended.
+    """
     vectors = _distinct(collection, blocks)
     summary = collection.summary
-    rest = np.flatnonzero(~collection.labels.done(vectors["key"]))
+    rest = np.flatnonzero(~collection.known.done(vectors["key"]))
     summary.already_there = vectors.height - len(rest)
     limit = min(active.max_vectors or vectors.height, vectors.height)
     first = _first_round(vectors, limit, active.seed)
@@ -59,7 +248,7 @@ def measure_rounds(active: Active, collection: Collection, crew: Crew, blocks: I
         chosen = np.sort(chosen[:left])
         rest = np.setdiff1d(rest, chosen, assume_unique=True)
         collection.progress.expect(f"vectors of round {number}", len(chosen))
-        finished = crew.run(collection.chunks([vectors[chosen].drop("key")]), collection.stop)
+        finished = devices.run(collection.chunks([vectors[chosen].drop("key")]), collection.stop)
     summary.left_out = vectors.height - summary.already_there - summary.statuses.total()
     return finished
 
@@ -73,7 +262,7 @@ def _distinct(collection: Collection, blocks: Iterable[pl.DataFrame]) -> pl.Data
     for block in blocks:
         if collection.stop():
             break
-        vectors = block.select(columns)
+        vectors = schema.with_optional(family, block).select(columns)
         if share < 1:
             vectors = vectors.filter(vectors.hash_rows(seed=0) < int(share * 2**64))
         found.append(vectors.with_columns(schema.row_keys(family, vectors.with_columns(device=pl.lit(collection.device)))))
@@ -114,192 +303,3 @@ def by_turns(worthiest: Ints, shuffled: Ints) -> Ints:
     """
     mixed = np.column_stack([worthiest, shuffled[: len(worthiest)]]).ravel()
     return np.asarray(mixed[np.sort(np.unique(mixed, return_index=True)[1])])
-
-
-__all__ = ["Active", "Request", "Stop", "Summary", "collect", "locked", "never"]
-
-
-def locked(path: Path) -> contextlib.AbstractContextManager[None]:
-    """One writer per dataset."""
-    return one_writer(path, journals.LOCK, "collect into another dataset")
-
-
-def collect(
-    request: Request,
-    blocks: Iterable[pl.DataFrame],
-    *,
-    total: int | None = None,
-    progress: Progress = QUIET,
-    stop: Stop = never,
-    by: Callable[[Request, Collection], Crew] = supervisor_of,
-) -> Summary:
-    """Measure every vector of `blocks` that has no row yet; the dataset is complete, or the journal is safe.
-
-    `total` is the number of vectors, if known. Once `stop` returns True, what is being measured is dropped and the summary
-    says `interrupted`. A KeyboardInterrupt without `stop` does the same; one that comes while the collection is stopping
-    is raised. Works in any thread. `by` makes what measures: this machine's devices, unless told otherwise.
-    """
-    fresh = not request.out.exists()
-    with _no_space_said(request.out):
-        dataset = _open(request)
-        opened = _identity(dataset.path)
-        try:
-            with locked(dataset.path):
-                collection = Collection(request, dataset, progress=progress, stop=stop)
-                return _collect(request, blocks, collection, total, by(request, collection))
-        except Vanished:
-            raise
-        except Exception:
-            # A refusal before the first result leaves nothing behind. A folder that replaced ours meanwhile stays.
-            if fresh and opened == _identity(dataset.path) and not _has_results(dataset.path):
-                shutil.rmtree(dataset.path)
-            raise
-
-
-@contextlib.contextmanager
-def _no_space_said(path: Path) -> Iterator[None]:
-    """Add how to continue to disk-full errors that do not say so yet: at the lock, a folder, `dataset.json`."""
-    try:
-        yield
-    except Refused:
-        raise
-    except (OSError, CannotWrite) as error:
-        cause = error.__cause__ if isinstance(error, CannotWrite) else error
-        if not isinstance(cause, OSError) or not no_space(cause):
-            raise
-        safe = f"everything measured before is safe in {path}" if path.exists() else "nothing was measured yet"
-        raise refused(Path(cause.filename or path), cause.strerror, safe) from error
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Tells whether a folder is still the same one; None: there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _has_results(path: Path) -> bool:
-    journal = path / journals.NAME
-    return journals.is_begun(journal) and next(journals.records_of(journal), None) is not None
-
-
-def _collect(
-    request: Request, blocks: Iterable[pl.DataFrame], collection: Collection, total: int | None, crew: Crew
-) -> Summary:
-    collection.total = total
-    collection.labels.expect(total or 0)
-    collection.progress.expect("vectors", total)
-    ready: Ready | None = None
-    finished = False
-    with _told_what_is_safe(collection):
-        try:
-            with _interrupted_politely(collection):
-                ready = crew.connect()
-                _note(collection, journals.State(total))
-                _capture(request, collection, crew, Device(**ready.device))
-                finished = _measure(request, collection, crew, blocks, ready) and not crew.unblamed
-                if finished and not collection.stop():
-                    collection.revisit(crew)
-                    collection.race(crew)
-        finally:
-            crew.close()
-            if collection.journal is not None:
-                collection.journal.close()
-    summary = collection.summary
-    summary.lost = crew.lost
-    summary.unsure = collection.labels.doubtful
-    summary.measured = summary.statuses.total()
-    summary.interrupted = collection.stopping
-    # An active choice is meant to stop early: when its budget ends, it is finished.
-    chosen = request.active is not None and not summary.interrupted and summary.measured + summary.already_there > 0
-    summary.without_a_row = not (finished or chosen)
-    if not summary.without_a_row:
-        assert ready is not None
-        collection.labels = Labels()  # compacting needs the memory
-        compact(collection.dataset, request.family, ready)
-    elif ready is not None:
-        measured = summary.measured + summary.already_there
-        _note(collection, journals.State(total, measured, _ended(collection)))
-    summary.seconds = time.monotonic() - collection.began
-    return summary
-
-
-def _capture(request: Request, collection: Collection, crew: Crew, device: Device) -> None:
-    """Ask what the machine is before anything is measured, and say where that contradicts the device's profile."""
-    if not request.capture_hw:
-        return
-    found = crew.hardware(device.name)
-    collection.dataset.keep_hardware(found)
-    collection.summary.hardware = as_json(found, device)
-    for said in collection.summary.hardware["contradictions"]:
-        collection.progress.say(f"! {said}")
-
-
-def _note(collection: Collection, state: journals.State) -> None:
-    """Record how far the collection is, for readers of an unfinished one."""
-    write_bytes(collection.dataset.path / journals.STATE, journals.STATE_FILE.text(state))
-
-
-def _ended(collection: Collection) -> journals.Ended:
-    if collection.stopping:
-        return "stopped"
-    return "budget" if collection.stop() else "device_lost"
-
-
-def _measure(request: Request, collection: Collection, crew: Crew, blocks: Iterable[pl.DataFrame], ready: Ready) -> bool:
-    """Measure every vector, or those that are worth most; False when it was stopped before the end."""
-    if request.active is None:
-        return crew.run(collection.chunks(blocks), collection.stop)
-    whole = (with_optional(request.family, block) for block in blocks)
-    return measure_rounds(request.active, collection, crew, whole, Device(**ready.device))
-
-
-def _open(request: Request) -> Dataset:
-    """A new dataset, an unfinished one, or (with `extend`) a finished one."""
-    sweep(request.out.absolute().parent)
-    if not request.out.exists():
-        return Dataset.create(request.out, journal=False)
-    dataset = Dataset.open(request.out, journal=False)
-    if not (request.out / journals.NAME).exists() and dataset.rows and not request.extend:
-        raise InvalidValue(
-            f"{request.out} is a finished dataset: add `resume` to measure what it lacks, or choose another name"
-        )
-    return dataset
-
-
-@contextlib.contextmanager
-def _told_what_is_safe(collection: Collection) -> Iterator[None]:
-    """Make a collection that ends early say how many rows are safe, and where."""
-    path = collection.dataset.path
-    try:
-        yield
-    except CannotGoOn as error:
-        rows = collection.rows_kept()
-        safe = f"{rows:,} rows are safe in {path}" if rows else "nothing was measured yet"
-        if rows:
-            measured = collection.summary.statuses.total() + collection.summary.already_there
-            _note(collection, journals.State(collection.total, measured, error.ended))
-        told = type(error)(f"{error}; {safe}: {error.fix}")
-        told.rows = rows
-        raise told from error
-    except KeyboardInterrupt:
-        words = f"stopped: everything measured is safe in {path} ({collection.rows_kept():,} rows)"
-        collection.progress.say(f"{words}: run the same command to go on")
-        raise
-
-
-@contextlib.contextmanager
-def _interrupted_politely(collection: Collection) -> Iterator[None]:
-    """Let a KeyboardInterrupt end measuring, as in a notebook; another one while it is stopping ends everything."""
-    try:
-        yield
-    except Abandoned:  # workers are killed, and the journal has only whole lines
-        collection.flush()
-    except KeyboardInterrupt:
-        if collection.stopping or collection.asked():
-            raise
-        # Nothing that was interrupted is used again: workers are killed, and the journal has only whole lines.
-        collection.stopping = collection.said_stopping = True
-        collection.progress.say(f"stopped: everything measured is safe in {collection.dataset.path}: call it again to go on")

@@ -1,18 +1,39 @@
-"""What measures chunks of vectors besides timing them: what waits, who is to blame, and why a collection stops."""
+"""What devices measure next, how it is found out which vector spoils the results of others, and why a collection stops."""
 
 from __future__ import annotations
 
+import abc
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-from kerncast.core.progress import Progress
+from kerncast.core.progress import QUIET, Progress
 from kerncast.data import journal as journals
 from kerncast.data.hardware import Hardware
 from kerncast.errors import KerncastError
 from kerncast.measuring.messages import Chunk, Item, Ready, Result
+
+# How a vector that is right alone fails in a process that another one spoiled.
+SPOILED = ("wrong_result", "launch_error")
+# Vectors of a process that are remembered as possible causes of a wrong result.
+REMEMBERED = 256
+# A collection stops when so many configs in a row failed alike.
+LIMIT = 100
+# These two are what a problem that is too large, or a config that the device cannot run, should give.
+EXPECTED = ("ok", "out_of_memory", "unsupported", "invalid")
+CAUSES = {
+    "compile_error": "the compiler, its flags or a missing header",
+    "wrong_result": "the reference result, its tolerance or a broken device",
+    "timeout": "a device that hangs, or a `timeout` that is too short",
+    "not_run": "a program that is not built, or a wrong path",
+}
+OTHER_CAUSE = "the device, its driver or the backend"
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?")
+
+
+# -- why a collection stops before its end, other than by a signal -------------------------------------------
 
 
 class Abandoned(Exception):
@@ -46,10 +67,7 @@ class FailedAlike(CannotGoOn):
     fix = "fix the cause and run the same command to go on, or keep such rows as failures with `alike_failures=0`"
 
 
-# How a vector that is right alone fails in a process that another one spoiled.
-SPOILED = ("wrong_result", "launch_error")
-# Vectors of a process that are remembered as possible causes of a wrong result.
-REMEMBERED = 256
+# -- what is to be done ------------------------------------------------------------------------------------
 
 
 class Inquiry:
@@ -91,77 +109,68 @@ class Inquiry:
 
 
 @dataclass
-class Errand:
+class Task:
     """Chunks for one worker, in this order."""
 
     chunks: deque[Chunk]
     fresh: bool = False
     """Only a process that has run nothing yet may do it."""
-    suspects: list[Item] = field(default_factory=list)
-    """What ran before the vector of this errand, when that gave a wrong result."""
+    suspects: Sequence[Item] = ()
+    """What ran before the vector of this task, when that gave a wrong result."""
     inquiry: Inquiry | None = None
     """If given, the results only answer its question: nothing is recorded."""
 
-    @classmethod
-    def plain(cls, chunk: Chunk) -> Errand:
-        """Vectors to measure, in any process."""
-        return cls(deque([chunk]))
 
-    @classmethod
-    def alone(cls, item: Item, number: int, suspects: Sequence[Item] = ()) -> Errand:
-        """One vector again, in a process of its own."""
-        return cls(deque([Chunk(number, [item])]), fresh=True, suspects=list(suspects))
-
-    @classmethod
-    def trial(cls, inquiry: Inquiry, number: int) -> Errand:
-        """The suspects, then the witness. Two chunks, so that the suspects have been timed before the witness is checked."""
-        chunks = deque([Chunk(number, inquiry.trying), Chunk(number, [inquiry.witness])])
-        return cls(chunks, fresh=True, inquiry=inquiry)
-
-
-class Errands:
+class TaskQueue:
     """What waits besides the chunks: vectors to measure again, and trials."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Errand] = deque()
+        self.waiting: deque[Task] = deque()
         self.convicted: set[str] = set()
         """Vectors that spoil the results of others; they are not run again."""
 
-    def next(self, chunks: Iterator[Chunk]) -> Errand | None:
+    def next(self, chunks: Iterator[Chunk]) -> Task | None:
         """What to do now; None: nothing waits, and there are no more chunks."""
         while True:
             if self.waiting:
-                errand = self.waiting.popleft()
+                task = self.waiting.popleft()
             elif (chunk := next(chunks, None)) is not None:
-                errand = Errand.plain(chunk)
+                task = Task(deque([chunk]))
             else:
                 return None
-            if errand.inquiry or not self.convicted:
-                return errand
-            left = [Chunk(chunk.number, [i for i in chunk.items if i.key not in self.convicted]) for chunk in errand.chunks]
-            errand.chunks = deque(chunk for chunk in left if chunk.items)
-            if errand.chunks:
-                return errand
+            if task.inquiry or not self.convicted:
+                return task
+            left = [Chunk(chunk.number, [i for i in chunk.items if i.key not in self.convicted]) for chunk in task.chunks]
+            task.chunks = deque(chunk for chunk in left if chunk.items)
+            if task.chunks:
+                return task
 
-    def first(self, errand: Errand) -> None:
-        """Do it before everything else."""
-        self.waiting.appendleft(errand)
+    def first(self, items: list[Item], number: int) -> None:
+        """Measure vectors in any process, before everything else."""
+        if items:
+            self.waiting.appendleft(Task(deque([Chunk(number, items)])))
 
     def last(self, items: list[Item], number: int) -> None:
         """Measure vectors in any process, after what waits already."""
         if items:
-            self.waiting.append(Errand.plain(Chunk(number, items)))
+            self.waiting.append(Task(deque([Chunk(number, items)])))
+
+    def alone(self, item: Item, number: int, suspects: Sequence[Item] = ()) -> None:
+        """Measure one vector again, now and in a process of its own."""
+        self.waiting.appendleft(Task(deque([Chunk(number, [item])]), fresh=True, suspects=suspects))
 
     def one_by_one(self, items: list[Item], number: int) -> None:
         """Measure vectors in a process of its own each: together they are not sound, and nobody knows why."""
-        self.waiting.extend(Errand.alone(item, number) for item in items)
+        self.waiting.extend(Task(deque([Chunk(number, [item])]), fresh=True) for item in items)
 
     def inquire(self, inquiry: Inquiry, number: int) -> None:
         """Look for the vector that spoiled a process, unless all were tried."""
         if inquiry.over:
             self.one_by_one(inquiry.held, number)
-        else:
-            self.first(Errand.trial(inquiry, number))
+            return
+        # Two chunks, so that the suspects have been timed before the witness is checked.
+        chunks = deque([Chunk(number, inquiry.trying), Chunk(number, [inquiry.witness])])
+        self.waiting.appendleft(Task(chunks, fresh=True, inquiry=inquiry))
 
     def broken(self, inquiry: Inquiry, number: int) -> None:
         """The process of a trial ended without an answer, perhaps by a signal from outside: once more, then it is given up."""
@@ -172,45 +181,35 @@ class Errands:
             self.inquire(inquiry, number)
 
 
-Entry = tuple[Item, Result, int, str]
-"""A vector, how it ended, its chunk and its device."""
+# -- what becomes of the results ---------------------------------------------------------------------------
 
-LIMIT = 100
-# These two are what a problem that is too large, or a config that the device cannot run, should give.
-EXPECTED = ("ok", "out_of_memory", "unsupported", "invalid")
-CAUSES = {
-    "compile_error": "the compiler, its flags or a missing header",
-    "wrong_result": "the reference result, its tolerance or a broken device",
-    "timeout": "a device that hangs, or a `timeout` that is too short",
-    "not_run": "a program that is not built, or a wrong path",
-}
-OTHER_CAUSE = "the device, its driver or the backend"
-_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?")
+FinalResult = tuple[Item, Result, int, str]
+"""A vector, how it ended, its chunk and its device."""
 
 
 class AlikeFailures:
-    """Holds failures back while they are all alike, so that none of them has a row if their cause is a common one."""
+    """A circuit breaker: many failures in a row that are all alike have one cause, and it is hardly the kernels.
+
+    They are held back meanwhile, so that none of them has a row if their cause is a common one.
+    """
 
     def __init__(self, limit: int = LIMIT) -> None:
         """`limit` counts different configs; 0: never."""
         self.limit = limit
-        self.held: list[Entry] = []
+        self.held: list[FinalResult] = []
         self._kind: tuple[str, str] | None = None
         self._configs: set[tuple[object, ...]] = set()
 
-    def take(self, entry: Entry) -> list[Entry]:
+    def take(self, entry: FinalResult) -> list[FinalResult]:
         """What may be recorded now that this has happened, in order."""
         if not self.limit:
             return [entry]
         item, result = entry[:2]
         kind = None if result.status in EXPECTED else (result.status, _NUMBERS.sub("#", result.error or ""))
-        if kind is None or kind != self._kind:
-            free = self.release()
-            if kind is None:
-                return [*free, entry]
-            self._kind = kind
-        else:
-            free = []
+        free = self.release() if kind is None or kind != self._kind else []
+        if kind is None:
+            return [*free, entry]
+        self._kind = kind
         self.held.append(entry)
         self._configs.add(tuple(item.config.items()))
         if len(self._configs) >= self.limit:
@@ -222,47 +221,57 @@ class AlikeFailures:
             )
         return free
 
-    def release(self) -> list[Entry]:
+    def release(self) -> list[FinalResult]:
         """Everything that is held back."""
         free, self.held, self._kind = self.held, [], None
         self._configs.clear()
         return free
 
 
-class Crew(Protocol):
-    """Measures chunks on one or more devices, all of one kind."""
-
-    lost: dict[str, str]
-    """Devices that were given up, and why."""
-    unblamed: int
-    """Vectors without a row because their device was lost while they ran."""
-
-    def connect(self) -> Ready:
-        """Start the devices; what the first of them reports identifies the collection."""
-
-    def run(self, chunks: Iterator[Chunk], stop: Callable[[], bool]) -> bool:
-        """Measure all chunks; False when `stop` ended it before they were all handed out."""
-
-    def hardware(self, device: str) -> Hardware:
-        """What the tools of a device's machine say about it."""
-
-    def close(self) -> None:
-        """End every worker, and record what was held back."""
-
-
-class Record(Protocol):
+class Recorder(Protocol):
     """Takes a vector's final status. `overrules`: it replaces an earlier one, even a time."""
 
     def __call__(self, item: Item, result: Result, block: int, device_index: str, overrules: bool = False) -> None: ...
 
 
-def show_result(progress: Progress, item: Item, result: Result, device: str) -> None:
-    """Show how one vector ended."""
-    progress.result(
-        result.status,
-        device=device,
-        problem=item.problem,
-        time_ns=result.time_ns,
-        samples=result.samples or 0,
-        disturbed=result.disturbed_samples,
-    )
+class Devices(abc.ABC):
+    """Devices of one kind that measure the chunks of a collection: those of this machine, or of a cluster."""
+
+    def __init__(self, record: Recorder, alike: AlikeFailures, progress: Progress = QUIET) -> None:
+        self.record, self.alike, self.progress = record, alike, progress
+        self.lost: dict[str, str] = {}
+        """Devices that were given up, and why."""
+        self.unblamed = 0
+        """Vectors without a row because their device was lost while they ran."""
+
+    @abc.abstractmethod
+    def connect(self) -> Ready:
+        """Start the devices; what the first of them reports identifies the collection."""
+
+    @abc.abstractmethod
+    def run(self, chunks: Iterator[Chunk], stop: Callable[[], bool]) -> bool:
+        """Measure all chunks; False when `stop` ended it before they were all handed out."""
+
+    @abc.abstractmethod
+    def hardware(self, device: str) -> Hardware:
+        """What the tools of a device's machine say about it."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End every worker, and record what was held back."""
+
+    def settle(self, item: Item, result: Result, chunk: int, device: str) -> None:
+        """Record a vector's status, unless too many others ended alike."""
+        self._record_all(self.alike.take((item, result, chunk, device)))
+
+    def release(self) -> None:
+        """Record the failures that were held back: they were not too many."""
+        self._record_all(self.alike.release())
+
+    def _record_all(self, entries: list[FinalResult]) -> None:
+        for item, result, chunk, device in entries:
+            self.record(item, result, chunk, device)
+            self.progress.result(
+                result.status, device=device, problem=item.problem, time_ns=result.time_ns, samples=result.samples or 0,
+                disturbed=result.disturbed_samples,
+            )  # fmt: skip

@@ -21,24 +21,20 @@ from msgspec import structs
 from kerncast.core.io.terminal import assignments
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.hardware import Hardware
-from kerncast.errors import KerncastError
-from kerncast.library.declared.declaration import declaration_of
 from kerncast.measuring.backends import get_backend
-from kerncast.measuring.backends.memory import oom_kills, resident_bytes, worker_share
-from kerncast.measuring.collection import Collection, Request
+from kerncast.measuring.backends.memory import oom_kills, resident_bytes
 from kerncast.measuring.hardware import capture
-from kerncast.measuring.messages import Broken, Chunk, Done, Item, Position, Ready, Reply, Result, Start, Stuck
+from kerncast.measuring.messages import Chunk, Done, FailedStart, Item, Position, Ready, Reply, Result, Start, Stuck
 from kerncast.measuring.process import Worker, can_be_read, exit_words, spawn
 from kerncast.measuring.scheduling import (
     Abandoned,
     AlikeFailures,
     CannotGoOn,
     DeviceLost,
-    Errand,
-    Errands,
+    Devices,
     Inquiry,
-    Record,
-    show_result,
+    Recorder,
+    TaskQueue,
 )
 
 POLL_SECONDS = 0.05
@@ -52,79 +48,74 @@ FAILED_STARTS = 3
 MOST_STRIKES = 3
 
 
-class Supervisor:
-    """Measures chunks on one or more devices."""
+class Supervisor(Devices):
+    """Measures chunks on one or more devices of this machine."""
 
     def __init__(
         self,
-        start: Callable[[str], Start],
-        devices: list[str],
-        record: Record,
+        start: Start,
+        devices: Sequence[str],
+        *,
+        record: Recorder,
         flush: Callable[[], None],
         admit: Callable[[str, Ready], None],
-        reset: Callable[[str], None] | None = None,
+        reset: Sequence[str] = (),
         memory_bytes: int = 0,
         alike: AlikeFailures | None = None,
-        *,
         abandoned: Callable[[], bool] = lambda: False,
         progress: Progress = QUIET,
     ) -> None:
         """`admit` gets what every worker reports, also after a restart, and refuses a worker that does not match.
 
-        Once `abandoned` returns True, every method raises `Abandoned`; it is asked several times a second.
+        `reset` is the command that brings a device back. Once `abandoned` returns True, every method raises `Abandoned`; it is
+        asked several times a second.
         """
-        self.start, self.devices, self.admit = start, devices, admit
-        self.record, self.flush, self.progress, self.reset = record, flush, progress, reset
-        self.lanes: dict[str, Worker] = {}
+        super().__init__(record, alike or AlikeFailures(0), progress)
+        self.start, self.devices, self.admit, self.flush = start, devices, admit, flush
+        self.reset, self.memory_bytes, self.abandoned = reset, memory_bytes, abandoned
+        self.workers: dict[str, Worker] = {}
         self.spare: Worker | None = None
         self.selector = selectors.DefaultSelector()
-        self.errands = Errands()
+        self.tasks = TaskQueue()
         self.failed_starts = dict.fromkeys(devices, 0)
         self.connected = False
-        self.alike = alike or AlikeFailures(0)
         self.struck: dict[str, list[str]] = {}
         """Vectors at which a worker ended, and how."""
         self.blamed: dict[str, tuple[Item, Result, int]] = {}
         """By device: the vector at which a worker ended twice. It gets its row if the device comes up again."""
         self.right: Item | None = None
         """A vector that computed the right result in some process."""
-        self.lost: dict[str, str] = {}
-        """Devices that were given up, and why."""
-        self.unblamed = 0
-        """Vectors without a row because their device was lost while they ran."""
-        self.memory_bytes, self.looked = memory_bytes, time.monotonic()
-        self.abandoned = abandoned
+        self.looked = time.monotonic()
 
     # -- workers -------------------------------------------------------------------------------------
 
-    def _open_lane(self, device: str) -> None:
-        """Give a device a worker: the warm spare when there is one."""
-        start = self.start(device)
-        worker, self.spare = self.spare or spawn(start.family, start.backend), None
+    def _keep_spare(self) -> Worker:
+        """The warm process that the next device gets."""
+        self.spare = self.spare or spawn(self.start.family, self.start.backend)
+        return self.spare
+
+    def _open(self, device: str) -> None:
+        """Give a device a worker."""
+        worker, self.spare = self._keep_spare(), None
         worker.started = time.monotonic()
-        worker.send(start)
-        self.lanes[device] = worker
+        worker.send(structs.replace(self.start, index=device))
+        self.workers[device] = worker
         self.selector.register(worker.results, selectors.EVENT_READ, device)
 
-    def _keep_spare(self) -> None:
-        if self.spare is None:
-            start = self.start(self.devices[0])
-            self.spare = spawn(start.family, start.backend)
-
-    def _close_lane(self, device: str) -> Worker:
-        worker = self.lanes.pop(device)
+    def _close(self, device: str) -> Worker:
+        worker = self.workers.pop(device)
         self.selector.unregister(worker.results)
         return worker
 
     def connect(self) -> Ready:
         """Start a worker per device and wait for them; what the first in order reports identifies the collection."""
         for device in self.devices:
-            self._open_lane(device)
+            self._open(device)
         # Now, not next to the first vectors: they may crash, and the imports of a spare would disturb their timing.
         self._keep_spare()
         first: float | None = None
         while True:
-            up = {device: self.lanes[device].ready for device in self.devices if device in self.lanes}
+            up = {device: self.workers[device].ready for device in self.devices if device in self.workers}
             ready = {device: message for device, message in up.items() if message is not None}
             if ready and first is None:
                 first = time.monotonic()
@@ -136,14 +127,12 @@ class Supervisor:
             self._step(POLL_SECONDS)
 
     def hardware(self, device: str) -> Hardware:
-        """What the tools of this machine say about it."""
         return capture(device)
 
     def close(self) -> None:
-        """End every worker, and record what was held back."""
-        self._release()
-        for device in list(self.lanes):
-            self._close_lane(device).kill()
+        self.release()
+        for device in list(self.workers):
+            self._close(device).kill()
         if self.spare is not None:
             self.spare.kill()
             self.spare = None
@@ -152,67 +141,64 @@ class Supervisor:
     # -- the loop ------------------------------------------------------------------------------------
 
     def run(self, chunks: Iterator[Chunk], stop: Callable[[], bool]) -> bool:
-        """Measure all chunks; False when `stop` ended it before they were all handed out."""
         exhausted = False
         while True:
             stopping = stop()
-            for device, worker in list(self.lanes.items()):
-                if worker.ready is None or worker.errand is not None or stopping:
+            for device, worker in list(self.workers.items()):
+                if worker.ready is None or worker.task is not None or stopping:
                     continue
-                errand = self.errands.next(chunks)
-                if errand is None:
+                task = self.tasks.next(chunks)
+                if task is None:
                     exhausted = True
                     break
-                if not worker.fresh and (errand.fresh or worker.doubtful):
-                    self.errands.first(errand)
+                if not worker.fresh and (task.fresh or worker.doubtful):
+                    self.tasks.waiting.appendleft(task)
                     self._replace(device, reset=False)
                     continue
-                worker.errand = errand
-                worker.give(structs.replace(errand.chunks.popleft(), witness=None if errand.inquiry else self.right))
-            busy = bool(self.blamed) or any(worker.errand is not None for worker in self.lanes.values())
-            finished = exhausted and not self.errands.waiting
+                worker.task = task
+                worker.give(structs.replace(task.chunks.popleft(), witness=None if task.inquiry else self.right))
+            busy = bool(self.blamed) or any(worker.task is not None for worker in self.workers.values())
+            finished = exhausted and not self.tasks.waiting
             if not busy and (stopping or finished):
-                self._release()
+                self.release()
                 return finished
             self._keep_spare()
             self._step(POLL_SECONDS)
 
     def _step(self, seconds: float) -> None:
-        """Take replies, check deadlines and flush the journal."""
+        """Take replies, check deadlines and memory, and flush the journal."""
         if self.abandoned():
             raise Abandoned
         for event, _ in self.selector.select(seconds):
             device = event.data
-            if device in self.lanes:
-                self._take(device)
-        for device, worker in list(self.lanes.items()):
-            _, deadline = worker.position.read()
-            if worker.patience.ended(deadline if worker.chunk is not None else 0):
-                self._expired(device)
+            if device in self.workers and not self._read(device, self.workers[device]):
+                self._died(device)
+        for device, worker in list(self.workers.items()):
+            _, until = worker.position.read()
+            if worker.deadline.passed(until if worker.chunk is not None else 0):
+                self._culprit(device, "timeout", "no answer before its deadline; the worker was killed")
             elif worker.ready is None and time.monotonic() - worker.started > START_SECONDS:
                 self._lost_start(device, f"the backend did not start within {START_SECONDS:g} s")
         self._watch_memory()
         self.flush()
         self.progress.tick()
 
-    def _take(self, device: str) -> None:
-        worker = self.lanes[device]
+    def _read(self, device: str, worker: Worker) -> bool:
+        """Take the replies that are in the pipe; False: nothing more comes from there."""
         data = os.read(worker.results, 1 << 20)
-        if not data:
-            self._died(device)
-            return
         for message in worker.frames.feed(data):
             self._reply(device, worker, message)
-            if self.lanes.get(device) is not worker:
-                return
+            if self.workers.get(device) is not worker:
+                break
+        return bool(data)
 
     def _reply(self, device: str, worker: Worker, message: Reply) -> None:
         match message:
             case Result():
                 self._result(device, worker, message)
             case Done():
-                assert worker.errand is not None
-                if worker.errand.inquiry is not None or not message.spoiled:
+                assert worker.task is not None
+                if worker.task.inquiry is not None or not message.spoiled:
                     self._done(worker)
                 elif message.wrong:
                     self._disproved(device, worker, message.wrong)
@@ -225,7 +211,7 @@ class Supervisor:
                     self.admit(device, message)
                 if device in self.blamed:
                     self._final(*self.blamed.pop(device), device)
-            case Broken():
+            case FailedStart():
                 if worker.ready is not None:  # it knows that its device cannot be brought back
                     self._lose(device, message.error)
                 else:
@@ -234,12 +220,12 @@ class Supervisor:
                 raise CannotGoOn(message.error)
 
     def _result(self, device: str, worker: Worker, result: Result) -> None:
-        assert worker.errand is not None
+        assert worker.task is not None
         assert worker.chunk is not None
-        if worker.errand.inquiry is not None:
-            worker.errand.inquiry.hear(result)
+        if worker.task.inquiry is not None:
+            worker.task.inquiry.hear(result)
             return
-        item = worker.waiting.pop(result.key, None)
+        item, number = worker.waiting.pop(result.key, None), worker.chunk.number
         if item is None:
             return
         assert worker.ready is not None
@@ -247,30 +233,30 @@ class Supervisor:
             worker.doubtful = True
             if suspects := worker.before(item, result.broken_by):
                 # One of them may have spoiled this process: it is measured again without them.
-                self.errands.first(Errand.alone(item, worker.chunk.number, suspects))
+                self.tasks.alone(item, number, suspects)
                 self._replace(device, reset=False)
                 return
-        self._final(item, result, worker.chunk.number, device)
-        if worker.errand.suspects and result.status == "ok":
-            self.errands.inquire(Inquiry(item, worker.errand.suspects), worker.chunk.number)
+        self._final(item, result, number, device)
+        if worker.task.suspects and result.status == "ok":
+            self.tasks.inquire(Inquiry(item, worker.task.suspects), number)
 
     def _done(self, worker: Worker) -> None:
-        """A chunk is finished: the next one of its errand, or what follows from an inquiry."""
-        errand, chunk = worker.errand, worker.chunk
-        assert errand is not None
+        """A chunk is finished: the next one of its task, or what follows from an inquiry."""
+        task, chunk = worker.task, worker.chunk
+        assert task is not None
         assert chunk is not None
-        if errand.chunks:
-            worker.give(errand.chunks.popleft())
+        if task.chunks:
+            worker.give(task.chunks.popleft())
             return
         worker.rest()
-        if errand.inquiry is not None:
+        if task.inquiry is not None:
             worker.doubtful = True
-            found = errand.inquiry.conclude()
-            if found is None:
-                self.errands.inquire(errand.inquiry, chunk.number)
+            culprit = task.inquiry.conclude()
+            if culprit is None:
+                self.tasks.inquire(task.inquiry, chunk.number)
                 return
-            self._convict(found, errand.inquiry.witness, chunk.number)
-            self.errands.last(errand.inquiry.held, chunk.number)
+            self._convict(culprit, task.inquiry.witness, chunk.number)
+            self.tasks.last(task.inquiry.held, chunk.number)
 
     def _disproved(self, device: str, worker: Worker, key: str) -> None:
         """A vector that was right in this process is not any more: what ran since then waits until it is known why."""
@@ -280,54 +266,48 @@ class Supervisor:
         given = [chunk.witness] if chunk.witness is not None else []
         witness = next((item for item in (*ran, *given) if item.key == key), None)
         if witness is None:  # it ran too long ago
-            self.errands.one_by_one(held, chunk.number)
+            self.tasks.one_by_one(held, chunk.number)
         else:
             since = ran[ran.index(witness) :] if witness in worker.earlier else chunk.items
             suspects = [item for item in since if item.key != key]
-            self.errands.inquire(Inquiry(witness, suspects, held), chunk.number)
+            self.tasks.inquire(Inquiry(witness, suspects, held), chunk.number)
         self._replace(device, reset=False)
 
     def _convict(self, item: Item, witness: Item, number: int) -> None:
         """A vector that makes others compute wrong results is not correct, whatever its own result is."""
-        if item.key in self.errands.convicted:
+        if item.key in self.tasks.convicted:
             return
         words = f"it spoils the process: a kernel that is right alone is wrong after it ({assignments(witness.config)})"
-        self.errands.convicted.add(item.key)
+        self.tasks.convicted.add(item.key)
         if self.right is not None and self.right.key == item.key:
             self.right = None
-        self.record(item, Result(item.key, "wrong_result", error=words[:500]), number, next(iter(self.lanes)), overrules=True)
+        result = Result(item.key, "wrong_result", error=words[:500])
+        self.record(item, result, number, next(iter(self.workers)), overrules=True)
 
     def _final(self, item: Item, result: Result, chunk: int, device: str) -> None:
-        """Record a vector's status, unless too many others ended alike."""
+        """Record a vector's status, unless it spoils others."""
         self.struck.pop(item.key, None)
-        if item.key in self.errands.convicted:
+        if item.key in self.tasks.convicted:
             return
         if result.status == "ok":
             self.right = item
-        for entry in self.alike.take((item, result, chunk, device)):
-            self._record(*entry)
-
-    def _release(self) -> None:
-        """Record the failures that were held back: they were not too many."""
-        for entry in self.alike.release():
-            self._record(*entry)
-
-    def _record(self, item: Item, result: Result, chunk: int, device: str) -> None:
-        self.record(item, result, chunk, device)
-        show_result(self.progress, item, result, device)
+        self.settle(item, result, chunk, device)
 
     # -- what can happen to a worker -------------------------------------------------------------------
 
     def _culprit(self, device: str, status: str, error: str, way: str = "") -> None:
         """The vector that was running is measured again alone; if it ended a worker in this way before, it gets its row.
 
-        The others go on.
+        The others go on. Results that are already in the pipe still count.
         """
-        worker = self.lanes[device]
+        worker = self.workers[device]
+        while can_be_read(worker.results) and self._read(device, worker):
+            if self.workers.get(device) is not worker:
+                return
         if worker.chunk is not None:
             number = worker.chunk.number
             if worker.position.read()[0] == Position.PROOF:
-                self.errands.one_by_one(list(worker.waiting.values()), number)
+                self.tasks.one_by_one(list(worker.waiting.values()), number)
                 worker.waiting = {}
             item = self._served(worker)
             if item is not None and worker.waiting.pop(item.key, None) is not None:
@@ -337,8 +317,7 @@ class Supervisor:
                     self.blamed[device] = item, Result(item.key, status, error=error), number
                 else:
                     ways.append(status + way)
-                    suspects = worker.errand.suspects if worker.errand is not None else ()
-                    self.errands.first(Errand.alone(item, number, suspects))
+                    self.tasks.alone(item, number, worker.task.suspects if worker.task is not None else ())
         self._replace(device)
 
     def _served(self, worker: Worker) -> Item | None:
@@ -352,74 +331,56 @@ class Supervisor:
             return items[0]
         left, worker.waiting = list(worker.waiting.values()), {}
         half = max(1, len(left) // 2)
-        for part in (left[half:], left[:half]):
-            if part:
-                self.errands.first(Errand.plain(Chunk(worker.chunk.number, part)))
+        self.tasks.first(left[half:], worker.chunk.number)
+        self.tasks.first(left[:half], worker.chunk.number)
         return None
 
     def _end(self, device: str) -> None:
         """End the device's worker; the next one measures what is left."""
-        worker = self._close_lane(device)
+        worker = self._close(device)
         if worker.chunk is not None:
-            self.errands.last(list(worker.waiting.values()), worker.chunk.number)
-            if worker.errand is not None and worker.errand.inquiry is not None:
-                self.errands.broken(worker.errand.inquiry, worker.chunk.number)
+            self.tasks.last(list(worker.waiting.values()), worker.chunk.number)
+            if worker.task is not None and worker.task.inquiry is not None:
+                self.tasks.broken(worker.task.inquiry, worker.chunk.number)
         worker.kill()
 
     def _replace(self, device: str, why: str = "", *, reset: bool = True) -> None:
         """Start another worker, after a reset of the device; if that fails too, the message begins with `why`."""
         self._end(device)
-        if reset and self.reset is not None:
+        if reset and self.reset:
+            argv = [part.replace("{device}", device) for part in self.reset]
             try:
-                self.reset(device)
-            except KerncastError as error:
-                self._lose(device, f"{why}; then {error}" if why else str(error))
+                subprocess.run(argv, check=True, capture_output=True, timeout=300)
+            except (OSError, subprocess.SubprocessError) as error:
+                words = f"the reset command {argv} failed ({error})"
+                self._lose(device, f"{why}; then {words}" if why else words)
                 return
-        self._open_lane(device)
+        self._open(device)
 
     def _lose(self, device: str, why: str) -> None:
         """Give a device up: the others go on, if there are any."""
-        if device in self.lanes:
+        if device in self.workers:
             self._end(device)
         self.lost[device] = why
         if self.blamed.pop(device, None) is not None:
             self.unblamed += 1
-        if not self.lanes:
+        if not self.workers:
             raise DeviceLost("; ".join(f"device {name} is lost: {reason}" for name, reason in self.lost.items()))
-        self.progress.say(f"device {device} is lost: {why}; the others go on ({', '.join(self.lanes)})")
-
-    def _expired(self, device: str) -> None:
-        worker = self.lanes[device]
-        self._drain(device, worker)
-        if self.lanes.get(device) is worker:
-            self._culprit(device, "timeout", "no answer before its deadline; the worker was killed")
+        self.progress.say(f"device {device} is lost: {why}; the others go on ({', '.join(self.workers)})")
 
     def _watch_memory(self) -> None:
         """End a worker before it takes memory that others need."""
         if not self.memory_bytes or time.monotonic() - self.looked < POLL_SECONDS:
             return
         self.looked = time.monotonic()
-        for device, worker in list(self.lanes.items()):
+        for device, worker in list(self.workers.items()):
             taken = resident_bytes(worker.process.pid) - worker.starting_bytes
             if worker.ready is not None and taken > self.memory_bytes:
-                self._drain(device, worker)
-                if self.lanes.get(device) is worker:
-                    words = f"{taken / 1e9:.2f} GB taken, more than the {self.memory_bytes / 1e9:.2f} GB that a worker may have"
-                    self._culprit(device, "out_of_memory", f"{words}; the worker was killed (see `memory`)")
-
-    def _drain(self, device: str, worker: Worker) -> None:
-        """Results that are already in the pipe still count."""
-        while self.lanes.get(device) is worker and can_be_read(worker.results):
-            data = os.read(worker.results, 1 << 20)
-            if not data:
-                return
-            for message in worker.frames.feed(data):
-                self._reply(device, worker, message)
-                if self.lanes.get(device) is not worker:
-                    return
+                words = f"{taken / 1e9:.2f} GB taken, more than the {self.memory_bytes / 1e9:.2f} GB that a worker may have"
+                self._culprit(device, "out_of_memory", f"{words}; the worker was killed (see `memory`)")
 
     def _died(self, device: str) -> None:
-        worker = self.lanes[device]
+        worker = self.workers[device]
         code = worker.process.wait()
         if worker.ready is None:
             self._lost_start(device, f"the worker ended with {exit_words(code)}: {worker.last_line()}")
@@ -427,7 +388,7 @@ class Supervisor:
         # Killed, but not by us: the operating system does this when memory runs out, and counts it.
         status = "out_of_memory" if code == -signal.SIGKILL and oom_kills() > worker.oom_kills else "crash"
         how = exit_words(code)
-        said = [f"the worker ended with {how}", worker.last_line(), get_backend(self.start(device).backend).advice(how)]
+        said = [f"the worker ended with {how}", worker.last_line(), get_backend(self.start.backend).advice(how)]
         self._culprit(device, status, ": ".join(filter(None, said)), how)
 
     def _lost_start(self, device: str, why: str) -> None:
@@ -436,47 +397,3 @@ class Supervisor:
             self._lose(device, f"it does not come up ({why})")
         else:
             self._replace(device, f"it does not come up ({why})")
-
-
-def supervisor_of(request: Request, collection: Collection) -> Supervisor:
-    """The supervisor that measures a collection."""
-    return Supervisor(
-        start=lambda device: start_of(request, device),
-        devices=list(request.devices),
-        record=collection.record,
-        flush=collection.flush,
-        admit=collection.admit,
-        reset=reset_by(request.reset_command),
-        memory_bytes=worker_share(len(request.devices)) if request.memory_bytes is None else request.memory_bytes,
-        alike=AlikeFailures(request.alike_failures),
-        abandoned=collection.abandoned,
-        progress=collection.progress,
-    )
-
-
-def start_of(request: Request, device: str) -> Start:
-    """The first message to a worker of a device."""
-    return Start(
-        request.backend,
-        request.family.id,
-        device,
-        request.policy,
-        request.options,
-        request.build_jobs,
-        declaration_of(request.family),
-    )
-
-
-def reset_by(command: Sequence[str]) -> Callable[[str], None] | None:
-    """What brings a device back, if there is a command for it."""
-    if not command:
-        return None
-
-    def reset(device: str) -> None:
-        argv = [part.replace("{device}", device) for part in command]
-        try:
-            subprocess.run(argv, check=True, capture_output=True, timeout=300)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise KerncastError(f"the reset command {argv} failed ({error})") from error
-
-    return reset

@@ -16,7 +16,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
+from kerncast.core.device import Device
+from kerncast.core.expr import Program
+from kerncast.core.op import Family, Problem
 from kerncast.errors import KerncastError
 from kerncast.measuring.backends.contract import Failed, Prepared, WrongResult
 from kerncast.measuring.backends.environment import fault_of
@@ -54,11 +58,6 @@ class CpuPressure:
             self.began, self.total = at, total
         waiting = self.load if self.cpus is None else self.load + threads - self.cpus
         return min(1.0, max(0.0, waiting))
-
-
-def pressed(share: float, threads: int) -> bool:
-    """Whether to take a sample again; never if the kernel has more threads than CPUs, because that would not end."""
-    return share > PRESSED and threads <= len(os.sched_getaffinity(0))
 
 
 def watch() -> CpuPressure | None:
@@ -127,7 +126,7 @@ class Sentinel:
 
 
 @dataclass
-class Timed:
+class TimedVector:
     """One vector of a block while it is being timed."""
 
     index: int
@@ -166,7 +165,7 @@ class Timed:
         return [sample for sample in samples if sample <= limit]
 
 
-def _launched(vector: Timed, launches: int, least: int) -> int:
+def _launched(vector: TimedVector, launches: int, least: int) -> int:
     """Its time by the backend's clock, refused if it is impossible. (A single short launch may read 0.)"""
     spent = vector.kernel.run(launches)
     if not least <= spent < math.inf:  # also when it is NaN
@@ -188,7 +187,7 @@ class BlockTimer:
         self.policy, self.guard = policy, guard
         self.cpu_clock, self.flush, self.pressure = cpu_clock, flush, pressure
 
-    def warm_up(self, vector: Timed) -> None:
+    def warm_up(self, vector: TimedVector) -> None:
         """Run it for a while, and find out how many launches make a region long enough to read."""
         policy = self.policy
         self.guard(vector.index, vector.best_ns)
@@ -205,7 +204,7 @@ class BlockTimer:
         vector.warmup_ns, vector.expected_ns = total, float(spent)
         vector.loops = 1 if self.flush else min(LONGEST_LOOP, max(1, math.ceil(policy.sample_ns / max(spent, 1))))
 
-    def sample(self, vector: Timed) -> None:
+    def sample(self, vector: TimedVector) -> None:
         """One sample, and whether the machine was quiet while it was taken."""
         sentinel = vector.sentinel
         self.guard(vector.index, vector.expected_ns * vector.loops)
@@ -222,30 +221,31 @@ class BlockTimer:
         (vector.disturbed if slow or preempted or crowded else vector.quiet).append(spent / vector.loops)
         vector.sentinels.append(after)
 
-    def _crowded(self, vector: Timed) -> bool:
+    def _crowded(self, vector: TimedVector) -> bool:
         """Whether a process waited for a CPU lately; then a later pass takes another sample."""
         if self.pressure is None:
             return False
         share = self.pressure.now(vector.threads)
-        if not pressed(share, vector.threads):
+        # Never for a kernel with more threads than CPUs, because that would not end.
+        if share <= PRESSED or vector.threads > len(os.sched_getaffinity(0)):
             return False
         vector.pressures.append(share)
         return True
 
-    def confirmed(self, vector: Timed) -> bool:
+    def confirmed(self, vector: TimedVector) -> bool:
         """Whether enough quiet samples agree."""
         return len(vector.quiet) > 0 and len(vector.accepted(self.policy.close)) >= self.policy.fewest_samples
 
-    def given_up(self, vector: Timed) -> bool:
+    def given_up(self, vector: TimedVector) -> bool:
         """Whether it is too far behind the best of its problem to be worth more samples."""
         fastest = min(vector.quiet or vector.disturbed)
         return vector.taken() >= min(2, self.policy.samples) and 0 < self.policy.give_up * vector.best_ns < fastest
 
-    def enough(self, vector: Timed) -> bool:
+    def enough(self, vector: TimedVector) -> bool:
         """Whether more samples would change anything."""
         return vector.taken() >= self.policy.samples or self.given_up(vector) or self.confirmed(vector)
 
-    def time(self, block: Sequence[Timed], finish: Callable[[Timed], None], rng: random.Random) -> None:
+    def time(self, block: Sequence[TimedVector], finish: Callable[[TimedVector], None], rng: random.Random) -> None:
         """Passes over the block in shuffled order until every vector has enough samples."""
         active = list(block)
         for sentinel in {id(vector.sentinel): vector.sentinel for vector in block}.values():
@@ -265,6 +265,26 @@ class BlockTimer:
                 else:
                     still.append(vector)
             active = still
+
+
+def memory_bound(family: Family, device: Device) -> Callable[[Problem], bool]:
+    """Whether a problem's operands exceed the last private cache and its roofline is the memory's."""
+    work = family.work(family.op.namespace())
+    l2_bytes = device.numbers.get("l2_cache_kb", math.inf) * 1024
+    bandwidth = device.numbers.get("memory_bandwidth_gb_s")
+    if work is None or bandwidth is None:
+        return lambda problem: False
+    program = Program({"flops": work.flops, "bytes": work.bytes})
+
+    @lru_cache(maxsize=256)
+    def bound(problem: Problem) -> bool:
+        peak = device.peak_of(str(problem.as_dict().get("dtype")))
+        if peak is None:
+            return False
+        need = program.scalar(family.problem.qualified(problem.as_dict()))
+        return need["bytes"] > l2_bytes and need["bytes"] / (bandwidth * 1e9) > need["flops"] / (peak * 1e12)
+
+    return bound
 
 
 class EnvironmentFault(Exception):
@@ -294,9 +314,12 @@ def failure_of(key: str, error: Exception, started: str) -> Result:
     return Result(key, status, max_abs_err=wrong, started_at=started, error=words_of(error))
 
 
-def result_of(key: str, timed: Timed, timer: BlockTimer, started: str) -> Result:
+def result_of(key: str, timed: TimedVector, timer: BlockTimer, started: str) -> Result:
     """The row of a timed vector: median and deviation of the accepted samples, mean and spread of all of them."""
-    everything = timed.quiet + timed.disturbed
+    everything, crowded = timed.quiet + timed.disturbed, None
+    if timed.pressures and not timer.confirmed(timed):  # too few quiet samples because other processes wanted the CPUs
+        share = statistics.fmean(timed.pressures)
+        crowded = f"timed under CPU pressure: others wanted the CPUs of its {timed.threads} threads for {share:.0%} of the time"
     accepted = timed.accepted(timer.policy.close)
     middle = statistics.median(accepted)
     return Result(
@@ -315,15 +338,7 @@ def result_of(key: str, timed: Timed, timer: BlockTimer, started: str) -> Result
         label=timed.label,
         sentinel_ns=statistics.median(timed.sentinels) if any(timed.sentinels) else None,
         started_at=started,
-        error=None if timer.confirmed(timed) else _crowded_words(timed),
+        error=crowded,
         disturbed_samples=len(timed.disturbed),
         unsure=not timer.confirmed(timed) and not timer.given_up(timed),
     )
-
-
-def _crowded_words(timed: Timed) -> str | None:
-    """The note in a row whose time has too few quiet samples because other processes wanted the CPUs."""
-    if not timed.pressures:
-        return None
-    share = statistics.fmean(timed.pressures)
-    return f"timed under CPU pressure: others wanted the CPUs of its {timed.threads} threads for {share:.0%} of the time"

@@ -19,12 +19,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from msgspec import structs
 
-from kerncast.core.device import Device
-from kerncast.core.expr import Program
 from kerncast.core.op import Config, Family, Problem
 from kerncast.errors import KerncastError, NotFound
 from kerncast.library.declared.declaration import declared_family
@@ -33,9 +30,9 @@ from kerncast.measuring.backends import get_backend
 from kerncast.measuring.backends.contract import Backend, Failed, Prepared, TimesItself, WrongResult
 from kerncast.measuring.backends.environment import fault_of
 from kerncast.measuring.messages import (
-    Broken,
     Chunk,
     Done,
+    FailedStart,
     Frames,
     Item,
     Policy,
@@ -52,8 +49,9 @@ from kerncast.measuring.timing import (
     BlockTimer,
     EnvironmentFault,
     Sentinel,
-    Timed,
+    TimedVector,
     failure_of,
+    memory_bound,
     refuse_environment,
     result_of,
     watch,
@@ -81,8 +79,12 @@ class Witness:
     vector: tuple[Problem, Config]
 
 
-class Proof:
-    """Holds results back until a witness was right again: the first right vector of the chunk, or one from elsewhere."""
+class SoundnessCheck:
+    """Holds results back until a witness was right again: the first right vector of the chunk, or one from elsewhere.
+
+    A kernel may compute the right result and yet spoil what the others use. The vectors after it show that by wrong results;
+    after the last one of a chunk nobody would.
+    """
 
     def __init__(
         self,
@@ -121,15 +123,12 @@ class Proof:
         """Send what is held back, or raise `Disproved`."""
         if not self.held:
             return
-        witness = self._witness()
+        witness = self.first if self.several else self.earlier
         if witness is not None and not self._is_right(witness):
             raise Disproved(witness.key)
         for result in self.held:
             self.send(result)
         self.held, self.settled = [], time.monotonic()
-
-    def _witness(self) -> Witness | None:
-        return self.first if self.several else self.earlier
 
     def _is_right(self, witness: Witness) -> bool:
         self.guard(witness.index, 0.0)
@@ -143,19 +142,6 @@ class Proof:
             refuse_environment(error)
             # Next to other kernels there may be too little memory for it, which proves nothing.
             return failure_of(witness.key, error, "").status == "out_of_memory"
-
-
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when the supervisor is gone, even in the middle of a hanging kernel."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-def limit_memory(policy: Policy) -> None:
-    """Make a leak fail an allocation instead of exhausting the machine, and a crash leave no core file."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if policy.memory_bytes:
-        resource.setrlimit(resource.RLIMIT_DATA, (policy.memory_bytes, policy.memory_bytes))
 
 
 class Measurer:
@@ -180,7 +166,7 @@ class Measurer:
         # Other causes disturb memory-bound vectors, so these have their own sentinel.
         self.memory = Sentinel(backend.sentinel("memory"))
         self.memory_bound = memory_bound(family, backend.device())
-        self.proof = Proof(backend, self._guard, self._close, send)
+        self.soundness = SoundnessCheck(backend, self._guard, self._close, send)
         self.leaking = False
         """Whether a kernel could not be closed; then the process is checked before it gets the next chunk."""
 
@@ -210,7 +196,7 @@ class Measurer:
     def _measure(self, chunk: Chunk) -> None:
         vectors = [self._vector(item) for item in chunk.items]
         given = chunk.witness if self.policy.verify else None
-        self.proof.begin(None if given is None else Witness(Position.PROOF, given.key, self._vector(given)))
+        self.soundness.begin(None if given is None else Witness(Position.PROOF, given.key, self._vector(given)))
         self.position.at(Position.ALL, int(self.backend.compile_seconds(vectors, self.build_jobs) * 1e9))
         try:
             self.backend.compile(vectors, self.build_jobs)
@@ -220,7 +206,7 @@ class Measurer:
             try:
                 self._ask(self.backend, chunk.items, vectors)
             except KerncastError as error:  # the device cannot be brought back: nothing more to measure here
-                self.send(Broken(words_of(error)))
+                self.send(FailedStart(words_of(error)))
                 return
             self.position.idle()
             self.send(Done(chunk.number))
@@ -229,7 +215,7 @@ class Measurer:
         blocks = (range(start, min(start + width, len(vectors))) for start in range(0, len(vectors), width))
         spoiled = any(self._block(chunk.items, vectors, indices) for indices in blocks)
         if not spoiled:
-            self.proof.settle()
+            self.soundness.settle()
         if self.leaking and not spoiled:
             self.leaking, spoiled = False, not self._healthy()
         self.position.idle()
@@ -241,7 +227,7 @@ class Measurer:
     def _block(self, items: list[Item], vectors: list[tuple[Problem, Config]], indices: range) -> bool:
         """Prepare and time some vectors together; True as soon as the process can no longer be trusted."""
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        waiting: dict[int, Timed] = {}
+        waiting: dict[int, TimedVector] = {}
 
         def failed(index: int, error: Exception, ran: int) -> bool:
             refuse_environment(error)
@@ -257,11 +243,11 @@ class Measurer:
                 if failed(index, error, index + 1):
                     return True
 
-        def finish(timed: Timed) -> None:
+        def finish(timed: TimedVector) -> None:
             del waiting[timed.index]
             # Closed first: a kernel that crashes when it is closed has no result.
             self._close(timed.index, timed.kernel)
-            self.proof.hold(result_of(items[timed.index].key, timed, self.timer, started))
+            self.soundness.hold(result_of(items[timed.index].key, timed, self.timer, started))
 
         while waiting:
             try:
@@ -280,13 +266,13 @@ class Measurer:
                     timed.forget()
         return False
 
-    def _prepare(self, index: int, item: Item, vector: tuple[Problem, Config]) -> Timed:
+    def _prepare(self, index: int, item: Item, vector: tuple[Problem, Config]) -> TimedVector:
         """Make the buffers, check the result and warm up."""
         self._guard(index, 0.0)
         begin = time.perf_counter_ns()
         sentinel = self.memory if self.memory_bound(vector[0]) and self.memory.kernel is not None else self.compute
         threads = int(item.problem["threads"] or 1) if self.watches_threads else 1
-        timed = Timed(index, self.backend.prepare(*vector), sentinel, vector[0], item.best_ns, threads)
+        timed = TimedVector(index, self.backend.prepare(*vector), sentinel, vector[0], item.best_ns, threads)
         timed.prepared_ns = float(time.perf_counter_ns() - begin)
         try:
             if self.policy.verify:
@@ -294,7 +280,7 @@ class Measurer:
                 timed.max_abs_err = float(timed.kernel.check())
                 if not timed.max_abs_err <= self.backend.tolerance(vector[0]):  # also when it is NaN
                     raise WrongResult(timed.max_abs_err)
-                self.proof.right(Witness(index, item.key, vector))
+                self.soundness.right(Witness(index, item.key, vector))
             self.timer.warm_up(timed)
         except Exception:
             self._close(index, timed.kernel)
@@ -313,7 +299,7 @@ class Measurer:
         """Passes over programs that time themselves: one answer per pass, until they agree or there are enough."""
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         waiting = {
-            index: Timed(index, backend.prepare(*vector), self.compute, vector[0], items[index].best_ns)
+            index: TimedVector(index, backend.prepare(*vector), self.compute, vector[0], items[index].best_ns)
             for index, vector in enumerate(vectors)
         }
         verify, cache = self.policy.verify, self.policy.cache
@@ -343,7 +329,7 @@ class Measurer:
                 self.send(failure_of(items[index].key, Failed("the backend gave no answer"), started))
             self._settle(waiting, items, started)
 
-    def _settle(self, waiting: dict[int, Timed], items: list[Item], started: str) -> None:
+    def _settle(self, waiting: dict[int, TimedVector], items: list[Item], started: str) -> None:
         """Send the rows of vectors that have enough answers."""
         best: dict[object, float] = {}
         for timed in waiting.values():
@@ -367,44 +353,21 @@ class Measurer:
             return False
 
 
-def memory_bound(family: Family, device: Device) -> Callable[[Problem], bool]:
-    """Whether a problem's operands exceed the last private cache and its roofline is the memory's."""
-    work = family.work(family.op.namespace())
-    l2_bytes = device.numbers.get("l2_cache_kb", math.inf) * 1024
-    bandwidth = device.numbers.get("memory_bandwidth_gb_s")
-    if work is None or bandwidth is None:
-        return lambda problem: False
-    program = Program({"flops": work.flops, "bytes": work.bytes})
-
-    @lru_cache(maxsize=256)
-    def bound(problem: Problem) -> bool:
-        peak = device.peak_of(str(problem.as_dict().get("dtype")))
-        if peak is None:
-            return False
-        need = program.scalar(family.problem.qualified(problem.as_dict()))
-        return need["bytes"] > l2_bytes and need["bytes"] / (bandwidth * 1e9) > need["flops"] / (peak * 1e12)
-
-    return bound
-
-
-def _send_to(fd: int) -> Callable[[Reply], None]:
-    def send(message: Reply) -> None:
-        data = frame(message)
-        while data:
-            data = data[os.write(fd, data) :]
-
-    return send
-
-
 def main(orders: int, results: int, position_fd: int, family: str, backend: str) -> None:
     """Read orders until the supervisor closes the pipe; `family` and `backend` are those of the coming orders."""
-    die_with_parent()
+    if sys.platform == "linux":  # it is killed when the supervisor is gone, even in the middle of a hanging kernel
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
-    position, send = Position(position_fd), _send_to(results)
-    frames = Frames(order_decoder)
+    position, frames = Position(position_fd), Frames(order_decoder)
     measurer: Measurer | None = None
+
+    def send(message: Reply) -> None:
+        data = frame(message)
+        while data:
+            data = data[os.write(results, data) :]
+
     # A spare imports early what it will need; an error is reported when it is asked to start.
     with contextlib.suppress(Exception):
         FAMILIES.alone(family)
@@ -431,14 +394,17 @@ def _start(message: Start, position: Position, send: Callable[[Reply], None]) ->
             "sources": dict(device.sources),
         }
         software = dict(backend.software(message.family))
-        limit_memory(message.policy)
+        # A leak fails an allocation instead of exhausting the machine, and a crash leaves no core file.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if message.policy.memory_bytes:
+            resource.setrlimit(resource.RLIMIT_DATA, (message.policy.memory_bytes, message.policy.memory_bytes))
         own = message.declaration
         family = FAMILIES.alone(message.family) if own is None else declared_family(own)
         measurer = Measurer(backend, family, message.policy, position, send, message.build_jobs)
     except Exception as error:  # reported to the supervisor, which decides what to do
         # A name that is not found may be a device: the others go on without it.
         fault = None if isinstance(error, NotFound) else fault_of(error)
-        send(Broken(words_of(error)) if fault is None else Stuck(fault))
+        send(FailedStart(words_of(error)) if fault is None else Stuck(fault))
         return None
     send(Ready(profile, software, isolated=isinstance(backend, TimesItself)))
     return measurer

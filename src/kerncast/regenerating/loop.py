@@ -25,14 +25,15 @@ from kerncast.core.io.artefact import ArtefactKind, Findings, Versioned, json_te
 from kerncast.core.io.atomic import is_draft, write_bytes
 from kerncast.core.io.lock import one_writer
 from kerncast.core.op import Family
-from kerncast.core.progress import QUIET, Progress
+from kerncast.core.progress import QUIET, Progress, Stop, never
 from kerncast.data.dataset import Dataset
 from kerncast.data.formats import Options
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.compare import SAME
 from kerncast.library.registry import FAMILIES
-from kerncast.measuring.run import Request, Stop, collect, never
+from kerncast.measuring.collection import Request
+from kerncast.measuring.run import collect
 from kerncast.measuring.sweeping import Vectors, write_vectors
 from kerncast.models.model import Model
 from kerncast.models.store.store import Changed, Store

@@ -27,8 +27,9 @@ from msgspec import structs
 from kerncast.core.op import Config, Family, Problem
 from kerncast.data import Dataset, schema
 from kerncast.library.registry import FAMILIES
+from kerncast.measuring.collection import CollectionSummary, Request
 from kerncast.measuring.messages import Policy
-from kerncast.measuring.run import Request, Summary, collect
+from kerncast.measuring.run import collect
 from kerncast.testing.faults import EXPECTED, FAULTY, Analytic, Faulty, Instant, analytic_ns, planned, vector_text
 
 __all__ = [
@@ -68,7 +69,7 @@ class BackendContract:
         """At least 12 valid vectors, columns `problem.*` and `config.*`."""
         raise NotImplementedError
 
-    def _collect(self, out: Path, backend: str, vectors: pl.DataFrame, **changes: Any) -> Summary:
+    def _collect(self, out: Path, backend: str, vectors: pl.DataFrame, **changes: Any) -> CollectionSummary:
         policy = structs.replace(self.policy, **changes)
         return collect(Request(FAMILIES.get(self.family), backend, ("0",), out, policy, chunk_size=8), [vectors])
 

@@ -7,8 +7,9 @@ from kerncast.data import Dataset
 from kerncast.library import devices
 from kerncast.library.families.gemm_cpu import config_set, gemm_cpu
 from kerncast.measuring.backends.cpu import CpuBackend
+from kerncast.measuring.collection import Request
 from kerncast.measuring.messages import Policy
-from kerncast.measuring.run import Request, collect
+from kerncast.measuring.run import collect
 from kerncast.testing.backends import BackendContract
 
 pytestmark = pytest.mark.needs("a C compiler")

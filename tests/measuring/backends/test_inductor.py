@@ -11,8 +11,9 @@ from kerncast.data import Dataset
 from kerncast.library.families.gemm_inductor_cpp import gemm_inductor_cpp
 from kerncast.measuring.backends.contract import CannotCompile
 from kerncast.measuring.backends.inductor import InductorBackend, build
+from kerncast.measuring.collection import Request
 from kerncast.measuring.messages import Policy
-from kerncast.measuring.run import Request, collect
+from kerncast.measuring.run import collect
 
 pytestmark = pytest.mark.needs("torch")
 # Tiles are whole vectors of fp32; others never end.

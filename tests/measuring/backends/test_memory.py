@@ -12,8 +12,9 @@ from kerncast.errors import InvalidValue
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.measuring.backends.memory import available_bytes, worker_share
+from kerncast.measuring.collection import Request
 from kerncast.measuring.plan import memory_bytes
-from kerncast.measuring.run import Request, collect
+from kerncast.measuring.run import collect
 from kerncast.testing.backends import FAULTY, QUICK, planned, vector_text
 
 GB = 1 << 30

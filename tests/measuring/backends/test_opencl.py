@@ -21,8 +21,9 @@ from kerncast.measuring.backends import gpu_profile, opencl
 from kerncast.measuring.backends.contract import CannotCompile, OutOfMemory, Unsupported
 from kerncast.measuring.backends.opencl import OpenClBackend, source
 from kerncast.measuring.backends.opencl.profile import profile
+from kerncast.measuring.collection import Request
 from kerncast.measuring.messages import Policy
-from kerncast.measuring.run import Request, collect
+from kerncast.measuring.run import collect
 from kerncast.measuring.sweeping import Sweep, parse_selection
 
 LAYOUTS = ("rcr", "rrr", "crr", "ccr")

@@ -139,7 +139,7 @@ def contents(path):
 @pytest.mark.parametrize("file_format", ["parquet", "tt-sweep"])
 def test_a_stopped_generated_sweep_continues_to_the_same_bytes(tmp_path, monkeypatch, file_format):
     """Killed after some files, or with a damaged one, the same command ends in what one run would have written."""
-    monkeypatch.setattr("kerncast.measuring.sweeping.files.Parquet.rows", 700)
+    monkeypatch.setattr("kerncast.measuring.sweeping.files.ParquetVectors.rows", 700)
     monkeypatch.setattr("kerncast.measuring.sweeping.files.SweepFramework.rows", 1)
     whole = write_vectors(small_sweep(), tmp_path / "whole", file_format=file_format)
     assert whole.vectors == whole.problems == len(rows(small_sweep()))

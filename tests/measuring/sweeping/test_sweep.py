@@ -239,7 +239,7 @@ def test_a_stopped_sweep_continues_to_the_same_bytes(tmp_path, monkeypatch, file
         rows(Vectors.open(tmp_path / "cut"))
     assert write_vectors(triton_sweep(), tmp_path / "cut", file_format=file_format).reused == 1500
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
-    assert write_vectors(triton_sweep(), tmp_path / "cut", file_format=file_format) == files.Summary(
+    assert write_vectors(triton_sweep(), tmp_path / "cut", file_format=file_format) == files.SweepSummary(
         tmp_path / "cut", whole.vectors, whole.problems, whole.configs, whole.bytes, whole.parts, whole.vectors
     )
 

@@ -17,12 +17,13 @@ from kerncast.answering.search.space import Ground
 from kerncast.answering.search.strategies import STRATEGIES, Scoring
 from kerncast.core.io.atomic import scratch_folder
 from kerncast.core.op import Config, Problem, hash_key, key_text
-from kerncast.core.progress import QUIET, Progress
+from kerncast.core.progress import QUIET, Progress, Stop, never
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.measuring.backends import backend_that_runs
+from kerncast.measuring.collection import Request
 from kerncast.measuring.messages import Policy
-from kerncast.measuring.run import Request, Stop, collect, never
+from kerncast.measuring.run import collect
 from kerncast.models.limits.envelope import OutOfRange
 from kerncast.models.model import Model
 

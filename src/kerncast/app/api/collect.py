@@ -30,8 +30,8 @@ from kerncast.errors import InvalidValue
 from kerncast.library import devices as profiles
 from kerncast.library.declared.family_file import SUFFIX, family_with_preset
 from kerncast.library.problems import parse_vary, problem_notes
-from kerncast.measuring.collection import Active, Request, Summary
-from kerncast.measuring.estimate import Estimate, estimate
+from kerncast.measuring.collection import Active, CollectionSummary, Request
+from kerncast.measuring.estimate import DryRun, estimate
 from kerncast.measuring.plan import (
     Extent,
     Measuring,
@@ -200,14 +200,14 @@ MEASURING, EVERYTHING = Measuring(), Extent()
 class Collected:
     """The result of a collection: its summary, and how many vectors were requested."""
 
-    summary: Summary
+    summary: CollectionSummary
     vectors: int
     beside: tuple[Collected, ...] = ()
     """The same for other kinds of device, if a cluster has several: a dataset each, at `summary.path`."""
 
 
 @overload
-def collect(family: Family | str | Path | Source, *, dry_run: Literal[True], **options: Any) -> Estimate: ...
+def collect(family: Family | str | Path | Source, *, dry_run: Literal[True], **options: Any) -> DryRun: ...
 @overload
 def collect(family: Family | str | Path | Source, *, dry_run: Literal[False] = False, **options: Any) -> Dataset: ...
 def collect(  # type: ignore[misc]  # the overloads name what decides the result, not all options
@@ -237,7 +237,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     cluster: Cluster = HERE,
     dry_run: Annotated[bool, Help("Print vectors, compilations, time (by a short trial) and disk; write nothing.")] = False,
     progress: Wanted = "auto",
-) -> Dataset | Estimate:
+) -> Dataset | DryRun:
     """Measure the kernels of a family, or the vectors of a sweep, and return the dataset; nothing measured is ever lost.
 
     `family` is a family, its name, a sweep, or the folder that a sweep wrote. If a collection is killed or interrupted, the
@@ -351,10 +351,10 @@ def _on_fleet(
     request: Request, plan: Callable[[Device], Planned], runs: Runner, resource: str | None, show: Progress, stop: Stop
 ) -> list[Collected]:
     from kerncast.measuring.fleet.discovery import CPU, GPU
-    from kerncast.measuring.fleet.run import collect_on_fleet
+    from kerncast.measuring.fleet.run import FleetRun
 
     counted = resource or (CPU if runs.kind.runs_on_cpu else GPU)
-    found = collect_on_fleet(request, plan, counted, progress=show, stop=stop)
+    found = FleetRun(request, plan, counted, progress=show, stop=stop).run()
     return [Collected(summary, vectors) for summary, vectors in found]
 
 

@@ -1,4 +1,4 @@
-"""Which devices a Ray cluster has: a keeper is started for each of them, and again when nodes come, end or come back."""
+"""Which devices a Ray cluster has: an actor is started for each of them, and again when nodes come, end or come back."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
-from kerncast.measuring.fleet.node import Keeper, Post, Refused, answer_of, packed, release
-from kerncast.measuring.fleet.scheduling import Kind, Lane, Slot, kind_of
+from kerncast.measuring.fleet import Kind, kind_of
+from kerncast.measuring.fleet.node import Assignment, DeviceActor, Lost, packed, release, unpacked
+from kerncast.measuring.fleet.scheduling import RemoteDevice, Slot
 from kerncast.measuring.messages import Ready
 from kerncast.measuring.supervisor import FAILED_STARTS, START_SECONDS
 
@@ -27,7 +28,7 @@ SCAN_SECONDS = 1.0
 HOPE_SECONDS = 60.0
 # When it is said that a device is held by something else.
 HELD_SECONDS = 20.0
-# A keeper measures, takes chunks, gives them back and tells the news at the same time.
+# An actor measures, takes chunks, gives them back and tells the news at the same time.
 CALLS_AT_ONCE = 4
 # Ray gives its processes niceness 15: whatever else the machine does would come first, and be part of the times.
 NOT_NICE = {"env_vars": {"RAY_worker_niceness": "0"}}
@@ -41,80 +42,82 @@ def nodes() -> list[dict[str, Any]]:
 
 
 @dataclass
-class _Place:
+class _SlotState:
     """What is known of a slot."""
 
-    keeper: Any = None
+    actor: Any = None
     answer: Any = None
-    """What the keeper was asked last: its release, then how the device came up."""
+    """What the actor was asked last: its release, then how the device came up."""
     checked: bool = False
     """Whether its release is the driver's."""
     since: float = 0.0
     failures: int = 0
-    """Keepers in a row that ended before they measured anything."""
+    """Actors in a row that ended before they measured anything."""
     out: str = ""
     """Why the device does not take part any more."""
     spare: bool = False
     """Whether the collection of its kind is over, so that it is not needed any more."""
-    told: bool = False
+    said_held: bool = False
     """Whether it was said that something else holds the device."""
 
 
 @dataclass
-class Company:
-    """The devices of one kind, for the collection that measures on them."""
+class DeviceGroup:
+    """The devices of one kind, for the collection that measures on them; its thread is not that of the discovery."""
 
-    roster: Roster
+    departed: queue.SimpleQueue[tuple[RemoteDevice, str, bool]]
     ready: Ready
-    waiting: deque[Lane] = field(default_factory=deque)
+    waiting: deque[RemoteDevice] = field(default_factory=deque)
     last: float = field(default_factory=time.monotonic)
     """When a device was here for the last time."""
     over: bool = False
     """Whether the collection is over."""
 
-    def arrived(self) -> list[Lane]:
-        found = []
+    def arrived(self) -> list[RemoteDevice]:
+        """Devices that are ready and belong to nobody yet."""
+        devices = []
         while self.waiting:
-            found.append(self.waiting.popleft())
-        self.last = time.monotonic() if found else self.last
-        return found
+            devices.append(self.waiting.popleft())
+        self.last = time.monotonic() if devices else self.last
+        return devices
 
-    def left(self, lane: Lane, why: str, *, for_good: bool) -> None:
+    def left(self, device: RemoteDevice, why: str, *, for_good: bool) -> None:
+        """A device is not used any more: its actor ended, or the device itself is given up (`for_good`)."""
         self.last = time.monotonic()
-        self.roster.departed.put((lane, why, for_good))
+        self.departed.put((device, why, for_good))
 
-    def dismiss(self, lanes: Iterable[Lane]) -> None:
+    def dismiss(self, devices: Iterable[RemoteDevice]) -> None:
+        """The collection is over: these devices, and others of their kind, are not needed any more."""
         self.over = True
-        for lane in lanes:
-            self.roster.departed.put((lane, "", False))
+        for device in devices:
+            self.departed.put((device, "", False))
 
     def hopeful(self) -> bool:
+        """Whether a device may still arrive."""
         return bool(self.waiting) or time.monotonic() - self.last < HOPE_SECONDS
 
 
-class Roster:
-    """Keeps a keeper on every device of the cluster. `look` does all work, in the thread of its caller."""
+class Discovery:
+    """Keeps an actor on every device of the cluster. `look` does all work, in the thread of its caller."""
 
-    def __init__(self, resource: str, post: Callable[[Slot], Post], progress: Progress = QUIET) -> None:
+    def __init__(self, resource: str, assignment: Callable[[Slot], Assignment], progress: Progress = QUIET) -> None:
         """`resource` counts the devices of a node; with `CPU`, a node that has any is one device."""
-        self.resource, self.post, self.progress = resource, post, progress
-        self.places: dict[Slot, _Place] = {}
-        self.companies: dict[Kind, Company] = {}
-        self.departed: queue.SimpleQueue[tuple[Lane, str, bool]] = queue.SimpleQueue()
-        """Devices that a collection has done with; filled by other threads."""
+        self.resource, self.assignment, self.progress = resource, assignment, progress
+        self.slots: dict[Slot, _SlotState] = {}
+        self.groups: dict[Kind, DeviceGroup] = {}
+        self.departed: queue.SimpleQueue[tuple[RemoteDevice, str, bool]] = queue.SimpleQueue()
+        """Devices that a collection has done with, why, and whether for good; filled by other threads."""
         self.scanned = -SCAN_SECONDS
-
-    # -- what the caller needs to know -----------------------------------------------------------------
 
     @property
     def starting(self) -> bool:
         """Whether a device may come up soon."""
-        return any(place.answer is not None for place in self.places.values())
+        return any(state.answer is not None for state in self.slots.values())
 
     @property
     def refusals(self) -> dict[str, str]:
         """Devices that do not take part, and why."""
-        return {slot.name: place.out for slot, place in self.places.items() if place.out}
+        return {slot.name: state.out for slot, state in self.slots.items() if state.out}
 
     def look(self) -> None:
         """See which nodes there are, start what is missing, and take what came up."""
@@ -123,34 +126,34 @@ class Roster:
         if time.monotonic() - self.scanned >= SCAN_SECONDS:
             self._scan()
             self.scanned = time.monotonic()
-        asked = {place.answer: slot for slot, place in self.places.items() if place.answer is not None}
+        asked = {state.answer: slot for slot, state in self.slots.items() if state.answer is not None}
         if asked:
             ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
             for ref in ready:
                 self._answered(asked[ref], ref)
 
     def close(self) -> None:
-        """End every keeper."""
-        for place in self.places.values():
-            self._end(place)
+        """End every actor."""
+        for state in self.slots.values():
+            self._end(state)
 
     # -- nodes -----------------------------------------------------------------------------------------
 
     def _scan(self) -> None:
         slots = found_slots(nodes(), self.resource)
-        for slot in [slot for slot in self.places if slot not in slots]:
-            self._end(self.places.pop(slot))
+        for slot in [slot for slot in self.slots if slot not in slots]:
+            self._end(self.slots.pop(slot))
         for slot in slots:
-            place = self.places.setdefault(slot, _Place())
-            if place.keeper is None and not place.out and not place.spare:
-                self._start(slot, place)
-            elif place.answer is not None and not place.told and time.monotonic() - place.since > HELD_SECONDS:
-                place.told = True
+            state = self.slots.setdefault(slot, _SlotState())
+            if state.actor is None and not state.out and not state.spare:
+                self._start(slot, state)
+            elif state.answer is not None and not state.said_held and time.monotonic() - state.since > HELD_SECONDS:
+                state.said_held = True
                 self.progress.say(f"device {slot.name} does not start yet: something else may hold its {self.resource}")
-            if place.answer is not None and time.monotonic() - place.since > START_SECONDS:
+            if state.answer is not None and time.monotonic() - state.since > START_SECONDS:
                 self._failed(slot, f"it did not start within {START_SECONDS:g} s")
 
-    def _start(self, slot: Slot, place: _Place) -> None:
+    def _start(self, slot: Slot, state: _SlotState) -> None:
         options: dict[str, Any] = {"num_cpus": 0}
         if self.resource == GPU:
             options["num_gpus"] = 1
@@ -158,8 +161,8 @@ class Roster:
             options["num_cpus"] = 1
         else:
             options["resources"] = {self.resource: 1}
-        place.keeper = (
-            ray.remote(Keeper)
+        state.actor = (
+            ray.remote(DeviceActor)
             .options(
                 max_concurrency=CALLS_AT_ONCE,
                 max_restarts=0,
@@ -169,18 +172,18 @@ class Roster:
             )
             .remote()
         )
-        place.since, place.checked = time.monotonic(), False
-        place.answer = place.keeper.release.remote()
+        state.since, state.checked = time.monotonic(), False
+        state.answer = state.actor.release.remote()
 
-    def _end(self, place: _Place) -> None:
-        keeper, place.keeper, place.answer = place.keeper, None, None
-        if keeper is not None:
-            _kill(keeper)
+    def _end(self, state: _SlotState) -> None:
+        actor, state.actor, state.answer = state.actor, None, None
+        if actor is not None:
+            _kill(actor)
 
     # -- answers ---------------------------------------------------------------------------------------
 
     def _answered(self, slot: Slot, ref: Any) -> None:
-        place = self.places[slot]
+        state = self.slots[slot]
         try:
             found = ray.get(ref)
         except RayActorError as error:  # with its machine, or because kerncast cannot be imported there
@@ -189,51 +192,51 @@ class Roster:
         except (RayTaskError, RayError) as error:
             self._failed(slot, _cause(error), for_good=True)
             return
-        if not place.checked:
+        if not state.checked:
             if found != release():
                 why = f"it has kerncast {found}, and this is {release()}: install the same version on every node"
                 self._failed(slot, why, for_good=True)
                 return
-            place.checked = True
-            place.answer = place.keeper.begin.remote(packed(self.post(slot)))
+            state.checked = True
+            state.answer = state.actor.begin.remote(packed(self.assignment(slot)))
             return
-        place.answer = None
-        answer = answer_of(found)
-        if isinstance(answer, Refused):
+        state.answer = None
+        answer = unpacked(found, type=Ready | Lost)
+        if isinstance(answer, Lost):
             self._failed(slot, answer.why, for_good=True)
             return
-        company = self.companies.setdefault(kind_of(answer), Company(self, answer))
-        if company.over:
-            self._end(place)
-            place.spare = True
+        group = self.groups.setdefault(kind_of(answer), DeviceGroup(self.departed, answer))
+        if group.over:
+            self._end(state)
+            state.spare = True
             return
-        company.waiting.append(Lane(slot, place.keeper, answer))
+        group.waiting.append(RemoteDevice(slot, state.actor, answer))
 
     def _failed(self, slot: Slot, why: str, *, for_good: bool = False) -> None:
-        """A keeper did not come up: once more, unless it cannot or did so too often."""
-        place = self.places[slot]
-        self._end(place)
-        place.failures += 1
-        if for_good or place.failures >= FAILED_STARTS:
-            place.out = why
+        """An actor did not come up: once more, unless it cannot or did so too often."""
+        state = self.slots[slot]
+        self._end(state)
+        state.failures += 1
+        if for_good or state.failures >= FAILED_STARTS:
+            state.out = why
             self.progress.say(f"device {slot.name} does not take part: {why}")
 
-    def _departed(self, lane: Lane, why: str, for_good: bool) -> None:
-        place = self.places.get(lane.slot)
-        if place is None or place.keeper is not lane.keeper:
-            _kill(lane.keeper)
+    def _departed(self, device: RemoteDevice, why: str, for_good: bool) -> None:
+        state = self.slots.get(device.slot)
+        if state is None or state.actor is not device.actor:
+            _kill(device.actor)
             return
-        self._end(place)
-        place.spare = self.companies[kind_of(lane.ready)].over
-        place.failures = 0 if lane.measured or place.spare else place.failures + 1
-        if for_good or place.failures >= FAILED_STARTS:
-            place.out = why
+        self._end(state)
+        state.spare = self.groups[kind_of(device.ready)].over
+        state.failures = 0 if device.measured or state.spare else state.failures + 1
+        if for_good or state.failures >= FAILED_STARTS:
+            state.out = why
 
 
-def _kill(keeper: Any) -> None:
-    """End a keeper, unless it has ended with its cluster."""
+def _kill(actor: Any) -> None:
+    """End an actor, unless it has ended with its cluster."""
     with contextlib.suppress(RayError):
-        ray.kill(keeper)
+        ray.kill(actor)
 
 
 def found_slots(known: list[dict[str, Any]], resource: str) -> list[Slot]:

@@ -1,30 +1,36 @@
-"""What the driver and the keepers of devices write to each other: msgpack, so both sides see plain data only."""
+"""One device of a cluster, on its machine: the same supervisor and worker as in a local collection, behind a queue.
+
+It knows nothing of a cluster: its methods are called from several threads. The supervisor judges here what a vector did to its
+worker process. Nothing is written here: the driver fetches what is final. What the two sides write to each other is msgpack, so
+both see plain data only.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
 from kerncast.core.progress import Progress
-from kerncast.data.hardware import Hardware
 from kerncast.data.journal import software_text
 from kerncast.errors import InvalidValue
 from kerncast.measuring.backends.memory import worker_share
 from kerncast.measuring.hardware import capture
 from kerncast.measuring.messages import Chunk, Item, Ready, Result, Start
-from kerncast.measuring.supervisor import Supervisor, reset_by
+from kerncast.measuring.supervisor import Supervisor
 from kerncast.measuring.timing import words_of
 from kerncast.version import __version__
 
+# News that are fetched at once, even if more would come soon.
+MANY = 256
 
-class Post(msgspec.Struct, frozen=True):
-    """What a keeper is asked to keep: a device, how its vectors are measured, and what brings it back."""
+
+class Assignment(msgspec.Struct, frozen=True):
+    """A device to open, how its vectors are measured, and what brings it back."""
 
     start: Start
     reset: tuple[str, ...] = ()
@@ -34,13 +40,7 @@ class Post(msgspec.Struct, frozen=True):
     """Devices of the same machine that are measured at the same time."""
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The device does not come up."""
-
-    why: str
-
-
-class Measured(msgspec.Struct, frozen=True, tag="measured"):
+class FinalStatus(msgspec.Struct, frozen=True, tag="measured"):
     """A vector has its final status."""
 
     result: Result
@@ -56,7 +56,7 @@ class Idle(msgspec.Struct, frozen=True, tag="idle"):
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost"):
-    """The device is given up."""
+    """The device does not come up, or is given up."""
 
     why: str
 
@@ -67,44 +67,12 @@ class Said(msgspec.Struct, frozen=True, tag="said"):
     text: str
 
 
-News = Measured | Idle | Lost | Said
+News = FinalStatus | Idle | Lost | Said
 
-_encoder = msgspec.msgpack.Encoder()
-_news = msgspec.msgpack.Decoder(list[News])
-_chunk = msgspec.msgpack.Decoder(Chunk)
-_post = msgspec.msgpack.Decoder(Post)
-_answer: msgspec.msgpack.Decoder[Ready | Refused] = msgspec.msgpack.Decoder(Ready | Refused)
-_hardware = msgspec.msgpack.Decoder(Hardware)
-
-
-def packed(value: Post | Chunk | Ready | Refused | Hardware | Iterable[News]) -> bytes:
-    """A letter as bytes."""
-    return _encoder.encode(value)
-
-
-def news_of(data: bytes) -> list[News]:
-    """What happened at a keeper."""
-    return _news.decode(data)
-
-
-def chunk_of(data: bytes) -> Chunk:
-    """Vectors to measure."""
-    return _chunk.decode(data)
-
-
-def post_of(data: bytes) -> Post:
-    """What to keep."""
-    return _post.decode(data)
-
-
-def answer_of(data: bytes) -> Ready | Refused:
-    """How a device came up."""
-    return _answer.decode(data)
-
-
-def hardware_of(data: bytes) -> Hardware:
-    """What the tools of a machine said."""
-    return _hardware.decode(data)
+packed = msgspec.msgpack.encode
+unpacked = msgspec.msgpack.decode
+# The driver reads thousands of these in a second.
+news_of = msgspec.msgpack.Decoder(list[News]).decode
 
 
 @cache
@@ -117,12 +85,8 @@ def release() -> str:
     return f"{__version__} ({hasher.hexdigest()})"
 
 
-# News that are fetched at once, even if more would come soon.
-MANY = 256
-
-
-class Keeper:
-    """Keeps one device busy with the chunks that it is given."""
+class DeviceActor(Progress):
+    """Keeps one device busy with the chunks that it is given; the supervisor reports its progress to it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -132,48 +96,46 @@ class Keeper:
         self._news: list[News] = []
         self._urgent = False
         """Whether the driver should hear the news now: the device waits for it."""
-        self._ready: Ready | None = None
-        self._over: str | None = None
-        """Why the device is given up."""
+        self._up: Ready | Lost | None = None
+        """How the device came up."""
 
     def release(self) -> str:
         """Which kerncast this machine has."""
         return release()
 
-    def begin(self, post: bytes) -> bytes:
+    def begin(self, assignment: bytes) -> bytes:
         """Open the device, and say what it is or why it does not come up."""
-        asked = post_of(post)
-        share = worker_share(asked.devices) if asked.memory_bytes is None else asked.memory_bytes
+        wanted = unpacked(assignment, type=Assignment)
         supervisor = Supervisor(
-            start=lambda device: asked.start,
-            devices=[asked.start.index],
+            wanted.start,
+            [wanted.start.index],
             record=self._record,
             flush=lambda: None,
             admit=self._admit,
-            reset=reset_by(asked.reset),
-            memory_bytes=share,
-            progress=_Teller(self),
+            reset=wanted.reset,
+            memory_bytes=worker_share(wanted.devices) if wanted.memory_bytes is None else wanted.memory_bytes,
+            progress=self,
         )
         # Workers end with the thread that started them, so it lives as long as this process.
         threading.Thread(target=self._work, args=(supervisor,), daemon=True).start()
         with self._changed:
-            self._changed.wait_for(lambda: self._ready is not None or self._over is not None)
-            return packed(self._ready if self._ready is not None else Refused(self._over or ""))
+            self._changed.wait_for(lambda: self._up is not None)
+            return packed(self._up)
 
     def give(self, chunk: bytes) -> None:
         """Take a chunk into the queue."""
-        found = chunk_of(chunk)
+        items = unpacked(chunk, type=Chunk)
         with self._changed:
             self._given += 1
-            self._chunks.append(found)
+            self._chunks.append(items)
             self._changed.notify_all()
 
     def give_back(self, most: int) -> list[int]:
         """The numbers of at most so many chunks that were not begun, the last first; they are not measured here any more."""
         with self._changed:
-            found = [self._chunks.pop().number for _ in range(min(most, len(self._chunks)))]
-            self._given -= len(found)
-            return found
+            numbers = [self._chunks.pop().number for _ in range(min(most, len(self._chunks)))]
+            self._given -= len(numbers)
+            return numbers
 
     def fetch(self, seconds: float, linger: float) -> bytes:
         """What happened since the last call. It waits `seconds` for something, then `linger` for more."""
@@ -181,12 +143,17 @@ class Keeper:
             self._changed.wait_for(lambda: bool(self._news), seconds)
             if self._news and linger:
                 self._changed.wait_for(lambda: self._urgent or len(self._news) >= MANY, linger)
-            found, self._news, self._urgent = self._news, [], False
-            return packed(found)
+            news, self._news, self._urgent = self._news, [], False
+            return packed(news)
 
     def hardware(self, device: str) -> bytes:
         """What the tools of this machine say about it."""
         return packed(capture(device))
+
+    def say(self, text: str) -> None:
+        """A sentence for the driver to show."""
+        with self._changed:
+            self._tell(Said(text))
 
     # -- in the thread of the supervisor -----------------------------------------------------------------
 
@@ -194,35 +161,36 @@ class Keeper:
         try:
             ready = supervisor.connect()
             with self._changed:
-                self._ready = ready
+                self._up = ready
                 self._changed.notify_all()
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: bool(self._chunks))
-                supervisor.run(_Queue(self), lambda: False)
+                supervisor.run(iter(self._next_chunk, None), lambda: False)
                 with self._changed:
                     if not self._chunks:
                         self._tell(Idle(self._given), urgent=True)
         except Exception as error:  # whatever it is, this device measures no more, and the driver must know
             with self._changed:
-                self._over = words_of(error)
-                self._tell(Lost(self._over), urgent=True)
+                over = Lost(words_of(error))
+                self._up = self._up or over
+                self._tell(over, urgent=True)
         finally:
             supervisor.close()
 
-    def next_chunk(self) -> Chunk | None:
+    def _next_chunk(self) -> Chunk | None:
         """The next chunk of the queue; from now on it is measured here."""
         with self._changed:
-            if not self._chunks:
-                self._urgent = bool(self._news)
-                self._changed.notify_all()
-                return None
-            return self._chunks.popleft()
+            if self._chunks:
+                return self._chunks.popleft()
+            self._urgent = bool(self._news)
+            self._changed.notify_all()
+            return None
 
     def _admit(self, index: str, ready: Ready) -> None:
         """A device that comes back must be what it was: the rows of one dataset are of one device and software."""
-        was = self._ready
-        if was is not None and (was.device["name"], was.software) != (ready.device["name"], ready.software):
+        was = self._up
+        if isinstance(was, Ready) and (was.device["name"], was.software) != (ready.device["name"], ready.software):
             raise InvalidValue(
                 f"device {index} was {was.device['name']} with {software_text(was.software)} and came back as "
                 f"{ready.device['name']} with {software_text(ready.software)}"
@@ -230,37 +198,9 @@ class Keeper:
 
     def _record(self, item: Item, result: Result, block: int, device_index: str, overrules: bool = False) -> None:
         with self._changed:
-            self._tell(Measured(result, block, item if overrules else None))
-
-    def say(self, text: str) -> None:
-        """A sentence for the driver to show."""
-        with self._changed:
-            self._tell(Said(text))
+            self._tell(FinalStatus(result, block, item if overrules else None))
 
     def _tell(self, news: News, *, urgent: bool = False) -> None:
         self._news.append(news)
         self._urgent = self._urgent or urgent
         self._changed.notify_all()
-
-
-class _Queue(Iterator[Chunk]):
-    """The chunks of a keeper. It may end and later have more, unlike a generator."""
-
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
-
-    def __next__(self) -> Chunk:
-        found = self._keeper.next_chunk()
-        if found is None:
-            raise StopIteration
-        return found
-
-
-class _Teller(Progress):
-    """Passes on what the supervisor says."""
-
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
-
-    def say(self, text: str) -> None:
-        self._keeper.say(text)

@@ -2,105 +2,59 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 import threading
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from msgspec import structs
 from ray.exceptions import RayError
 
 from kerncast.core.device import Device
-from kerncast.core.op import Family
 from kerncast.core.progress import QUIET, Facts, Progress, Stop, never
 from kerncast.data import journal as journals
-from kerncast.data.dataset import Dataset
-from kerncast.data.journal import software_text
-from kerncast.measuring.collection import Request, Summary
-from kerncast.measuring.fleet.discovery import Company, Roster, refuse_without
-from kerncast.measuring.fleet.node import Post
-from kerncast.measuring.fleet.scheduling import POLL_SECONDS, Fleet, Kind, Slot
+from kerncast.measuring.collection import CollectionSummary, Request
+from kerncast.measuring.fleet import Kind, place_for
+from kerncast.measuring.fleet.discovery import DeviceGroup, Discovery, refuse_without
+from kerncast.measuring.fleet.node import Assignment
+from kerncast.measuring.fleet.scheduling import Fleet, Slot
 from kerncast.measuring.plan import Planned
-from kerncast.measuring.run import collect
+from kerncast.measuring.run import collect, start_of
 from kerncast.measuring.scheduling import CannotGoOn, DeviceLost
-from kerncast.measuring.supervisor import TOGETHER_SECONDS, start_of
-
-LONGEST_NAME = 60
-
-
-def place_for(kind: Kind, out: Path, family: Family, taken: Container[Path]) -> Path:
-    """The dataset of a kind: `out`, unless that is of another kind; else one beside it, named after the device."""
-    if out not in taken and _may_hold(out, kind, family):
-        return out
-    name = re.sub(r"[^A-Za-z0-9._]+", "-", kind[0]).strip("-.")[:LONGEST_NAME] or "device"
-    names = (path for path in _names(out, name) if path not in taken)
-    return next(path for path in names if not path.exists() or kind in _kinds_at(path, family))
-
-
-def is_unfinished(path: Path) -> bool:
-    """Whether a collection into this dataset was begun and not finished."""
-    return journals.is_begun(path / journals.NAME)
-
-
-def _may_hold(path: Path, kind: Kind, family: Family) -> bool:
-    known = _kinds_at(path, family)
-    return not known or kind in known
-
-
-def _names(out: Path, device: str) -> Iterator[Path]:
-    yield out.with_name(f"{out.name}-{device}")
-    for number in itertools.count(2):
-        yield out.with_name(f"{out.name}-{device}-{number}")
-
-
-def _kinds_at(path: Path, family: Family) -> set[Kind]:
-    """The kinds of device that a dataset has rows of, or was begun for."""
-    if is_unfinished(path):
-        header = journals.header_of(path / journals.NAME)
-        return {(header.device, software_text(header.software))}
-    if not (path / "dataset.json").exists():
-        return set()
-    dataset = Dataset.open(path, journal=False)
-    if family not in dataset.families:
-        return set()
-    return {(device, software or "") for device, software in dataset.devices_and_software(family)}
-
+from kerncast.measuring.supervisor import POLL_SECONDS, TOGETHER_SECONDS
 
 Plan = Callable[[Device], Planned]
 """The vectors to measure on a device."""
 
 
-def collect_on_fleet(
-    request: Request, plan: Plan, resource: str, *, progress: Progress = QUIET, stop: Stop = never
-) -> list[tuple[Summary, int]]:
-    """Measure the vectors of `plan` on every device that the connected cluster has, each kind into a dataset of its own.
+class FleetRun:
+    """Measures the vectors of `plan` on every device that the connected cluster has, each kind into a dataset of its own.
 
-    The first kind goes to `request.out`, others beside it; for each, how it ended and how many vectors there were. `resource`
-    counts the devices of a node.
+    The first kind goes to `request.out`, others beside it. `resource` counts the devices of a node.
     """
-    refuse_without(resource)
-    return _Run(request, plan, resource, progress, stop).run()
 
-
-class _Run:
-    def __init__(self, request: Request, plan: Plan, resource: str, progress: Progress, stop: Stop) -> None:
-        self.request, self.plan, self.asked = request, plan, stop
+    def __init__(self, request: Request, plan: Plan, resource: str, *, progress: Progress = QUIET, stop: Stop = never) -> None:
+        self.request, self.plan, self.resource, self.asked = request, plan, resource, stop
         self.interrupted = False
-        self.shared = _Shared(progress)
-        self.progress: Progress = _Share(self.shared)
-        self.roster = Roster(resource, self._post, self.progress)
-        self.parts: dict[Kind, _Part] = {}
+        self.display, self.lock = progress, threading.Lock()
+        self.totals: list[int] = []
+        """The vectors of each kind."""
+        self.progress: Progress = _KindProgress(self)
+        self.discovery = Discovery(resource, self._assignment, self.progress)
+        self.kinds: dict[Kind, _KindRun] = {}
 
-    def _post(self, slot: Slot) -> Post:
-        return Post(start_of(self.request, slot.index), self.request.reset_command, self.request.memory_bytes, slot.devices)
+    def _assignment(self, slot: Slot) -> Assignment:
+        start = structs.replace(start_of(self.request), index=slot.index)
+        return Assignment(start, self.request.reset_command, self.request.memory_bytes, slot.devices)
 
     def stop(self) -> bool:
         return self.interrupted or self.asked()
 
-    def run(self) -> list[tuple[Summary, int]]:
+    def run(self) -> list[tuple[CollectionSummary, int]]:
+        """Measure; for each kind, how it ended and how many vectors there were."""
+        refuse_without(self.resource)
         try:
             self._gather()
             self._go_on()
@@ -114,134 +68,119 @@ class _Run:
             raise DeviceLost(f"the cluster does not answer ({why}); what was measured is safe: {DeviceLost.fix}") from error
         finally:
             self.interrupted = True  # in case of an error here, the others end
-            for part in self.parts.values():
-                part.thread.join()
-            self.roster.close()
-        for part in self.parts.values():
-            if part.error is not None:
-                raise part.error
-        if not self.parts:
+            for kind in self.kinds.values():
+                kind.thread.join()
+            self.discovery.close()
+        for kind in self.kinds.values():
+            if kind.error is not None:
+                raise kind.error
+        if not self.kinds:
             raise CannotGoOn("stopped before a device came up, nothing was measured: run the same command to go on")
-        return [part.collected for part in self.parts.values() if part.collected is not None]
+        return [kind.collected for kind in self.kinds.values() if kind.collected is not None]
 
     def _gather(self) -> None:
         """Wait for the devices that the cluster has now, so that kinds and their datasets do not depend on who comes first."""
-        first: float | None = None
+        discovery, first = self.discovery, None
         while not self.stop():
-            self.roster.look()
-            if self.roster.companies and first is None:
+            discovery.look()
+            if discovery.groups and first is None:
                 first = time.monotonic()
-            if not self.roster.starting and (first is not None or not self._can_start()):
+            can_start = any(not state.out for state in discovery.slots.values())
+            if not discovery.starting and (first is not None or not can_start):
                 break
             if first is not None and time.monotonic() - first > TOGETHER_SECONDS:
                 break
             self.progress.tick()
             time.sleep(POLL_SECONDS)
-        if not self.roster.companies and not self.stop():
-            reasons = "; ".join(f"device {name}: {why}" for name, why in self.roster.refusals.items())
+        if not discovery.groups and not self.stop():
+            reasons = "; ".join(f"device {name}: {why}" for name, why in discovery.refusals.items())
             raise DeviceLost(f"no device of the cluster came up ({reasons}); {DeviceLost.fix}")
-
-    def _can_start(self) -> bool:
-        return any(not place.out for place in self.roster.places.values())
 
     def _go_on(self) -> None:
         """Start a collection for each kind of device, also for those that come later, until all are over."""
         while True:
-            self.roster.look()
-            new = [kind for kind in self.roster.companies if kind not in self.parts]
+            self.discovery.look()
+            new = [kind for kind in self.discovery.groups if kind not in self.kinds]
             if new and not self.stop():
                 self._begin(new)
-            if not any(part.thread.is_alive() for part in self.parts.values()):
+            if not any(kind.thread.is_alive() for kind in self.kinds.values()):
                 return
             time.sleep(POLL_SECONDS)
 
     def _begin(self, kinds: list[Kind]) -> None:
-        taken = {part.request.out for part in self.parts.values()}
+        taken = {run.request.out for run in self.kinds.values()}
         # Kinds that are measured already are no obstacle while another one is not: the same command goes on.
         extend = self.request.extend or bool(taken)
         outs: dict[Kind, Path] = {}
         # The kind with most devices first, for it gets the name that was asked for.
-        for kind in sorted(kinds, key=lambda kind: (-len(self.roster.companies[kind].waiting), kind)):
+        for kind in sorted(kinds, key=lambda kind: (-len(self.discovery.groups[kind].waiting), kind)):
             outs[kind] = place_for(kind, self.request.out, self.request.family, taken | set(outs.values()))
-        extend = extend or any(not path.exists() or is_unfinished(path) for path in outs.values())
+        extend = extend or any(not path.exists() or journals.is_begun(path / journals.NAME) for path in outs.values())
         for kind, out in outs.items():
-            company = self.roster.companies[kind]
-            devices = tuple(lane.slot.name for lane in company.waiting)
+            group = self.discovery.groups[kind]
+            devices = tuple(device.slot.name for device in group.waiting)
             if out != self.request.out:
                 self.progress.say(f"{len(devices):,} devices are {kind[0]} with {kind[1]}: their rows go to {out}")
-            self.parts[kind] = _Part(replace(self.request, out=out, devices=devices, extend=extend), company, self)
-            self.parts[kind].thread.start()
+            self.kinds[kind] = _KindRun(replace(self.request, out=out, devices=devices, extend=extend), group, self)
+            self.kinds[kind].thread.start()
 
 
-class _Part:
+class _KindRun:
     """The collection of one kind of device, in a thread of its own."""
 
-    def __init__(self, request: Request, company: Company, run: _Run) -> None:
-        self.request, self.company, self.owner = request, company, run
-        self.collected: tuple[Summary, int] | None = None
+    def __init__(self, request: Request, group: DeviceGroup, owner: FleetRun) -> None:
+        self.request, self.group, self.owner = request, group, owner
+        self.collected: tuple[CollectionSummary, int] | None = None
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name=str(request.out), daemon=True)
 
     def _run(self) -> None:
+        owner, group = self.owner, self.group
         try:
-            planned = self.owner.plan(Device(**self.company.ready.device))
+            planned = owner.plan(Device(**group.ready.device))
             summary = collect(
                 self.request,
                 planned.blocks(),
                 total=planned.total,
-                progress=self.owner.shared.part(),
-                stop=self.owner.stop,
-                by=lambda request, collection: Fleet(self.company, collection),
+                progress=_KindProgress(owner),
+                stop=owner.stop,
+                by=lambda request, collection: Fleet(group, collection),
             )
-            summary.lost = {**self.owner.roster.refusals, **summary.lost}
+            summary.lost = {**owner.discovery.refusals, **summary.lost}
             self.collected = summary, planned.total
         except BaseException as error:  # raised by the thread that waits for this one
             self.error = error
         finally:
-            self.company.dismiss([])  # also if it was refused before it had taken any of them
+            group.dismiss([])  # also if it was refused before it had taken any of them
 
 
-class _Shared:
+class _KindProgress(Progress):
     """One display for all kinds: their vectors are counted together, and what each does after that is not."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.progress, self.parts, self.total = progress, 0, 0
-        self.lock = threading.Lock()
-
-    def part(self) -> Progress:
-        with self.lock:
-            self.parts += 1
-        return _Share(self)
-
-    def expect(self, what: str, total: int | None, first: bool) -> None:
-        with self.lock:
-            if first:
-                self.total += total or 0
-                self.progress.expect(what, self.total or None)
-            elif self.parts == 1:
-                self.progress.expect(what, total)
-
-
-class _Share(Progress):
-    def __init__(self, shared: _Shared) -> None:
-        self._shared, self._first = shared, True
+    def __init__(self, owner: FleetRun) -> None:
+        self._owner, self._first = owner, True
 
     def expect(self, what: str, total: int | None) -> None:
-        self._shared.expect(what, total, self._first)
-        self._first = False
+        with self._owner.lock:
+            if self._first:
+                self._first = False
+                self._owner.totals.append(total or 0)
+                self._owner.display.expect(what, sum(self._owner.totals) or None)
+            elif len(self._owner.totals) == 1:
+                self._owner.display.expect(what, total)
 
     def guess(self, seconds: float) -> None:
-        if self._shared.parts == 1:
-            self._shared.progress.guess(seconds)
+        if len(self._owner.totals) == 1:
+            self._owner.display.guess(seconds)
 
     def result(self, status: str, **facts: Unpack[Facts]) -> None:
-        with self._shared.lock:
-            self._shared.progress.result(status, **facts)
+        with self._owner.lock:
+            self._owner.display.result(status, **facts)
 
     def tick(self) -> None:
-        with self._shared.lock:
-            self._shared.progress.tick()
+        with self._owner.lock:
+            self._owner.display.tick()
 
     def say(self, text: str) -> None:
-        with self._shared.lock:
-            self._shared.progress.say(text)
+        with self._owner.lock:
+            self._owner.display.say(text)

@@ -9,7 +9,7 @@
 `write_vectors` puts a sweep on disk, `Vectors.open` reads it back; both give blocks the same way.
 """
 
-from kerncast.measuring.sweeping.files import Summary, Vectors, write_vectors
+from kerncast.measuring.sweeping.files import SweepSummary, Vectors, write_vectors
 from kerncast.measuring.sweeping.selection import Selection, parse_selection
 from kerncast.measuring.sweeping.sweep import Slice, SuiteSweep, Sweep, Vector, open_sweep, vectors_of
 
@@ -17,8 +17,8 @@ __all__ = [
     "Selection",
     "Slice",
     "SuiteSweep",
-    "Summary",
     "Sweep",
+    "SweepSummary",
     "Vector",
     "Vectors",
     "open_sweep",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +33,18 @@ from kerncast.library.declared.declaration import Declaration, declaration_of, r
 from kerncast.measuring.sweeping.pool import BLOCK_ROWS, CONFIG, PROBLEM
 from kerncast.measuring.sweeping.sweep import SuiteSweep, Sweep
 
+FORMAT = "kerncast-vectors"
+VERSION = 1
+MANIFEST = "vectors.json"
+LOCK = "sweep.lock"
+# Hashes to gather before they are merged into the distinct ones.
+PENDING_HASHES = 2**20
 AGAIN = "fix it, or make the vectors again with `kerncast sweep`"
 _JSON_TYPES: dict[type[pl.DataType], type] = {pl.Int64: int, pl.Boolean: bool, pl.String: str}
 
 
-class Format(abc.ABC):
-    """One layout."""
+class VectorFormat(abc.ABC):
+    """How vectors are laid out in files."""
 
     name: ClassVar[str]
     rows: ClassVar[int]
@@ -47,9 +54,19 @@ class Format(abc.ABC):
         """Refuse families that the layout cannot express."""
         return
 
-    @abc.abstractmethod
     def cut(self, blocks: Iterable[pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
-        """The rows of each file with its name, in order."""
+        """The rows of each file with its name, in order: numbered files of equal length, the last one shorter."""
+        held: list[pl.DataFrame] = []
+        height = number = 0
+        for block in blocks:
+            held.append(block)
+            height += block.height
+            while height >= self.rows:
+                joined = pl.concat(held)
+                yield f"part-{number:05d}.{self.name}", joined.head(self.rows)
+                held, height, number = [joined.slice(self.rows)], height - self.rows, number + 1
+        if height:
+            yield f"part-{number:05d}.{self.name}", pl.concat(held)
 
     @abc.abstractmethod
     def write(self, rows: pl.DataFrame, file: Path) -> None:
@@ -65,30 +82,7 @@ def vector_columns(family: Family) -> dict[str, type[pl.DataType]]:
     return {name: column_type(space.parameters[item]) for name, (space, item) in parameter_columns(family).items()}
 
 
-def cut_rows(blocks: Iterable[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
-    """The same rows in pieces of exactly `rows`, the last one shorter."""
-    held: list[pl.DataFrame] = []
-    height = 0
-    for block in blocks:
-        held.append(block)
-        height += block.height
-        while height >= rows:
-            joined = pl.concat(held)
-            yield joined.head(rows)
-            held, height = [joined.slice(rows)], height - rows
-    if height:
-        yield pl.concat(held)
-
-
-class _Parts(Format):
-    """Files of equal length, numbered."""
-
-    def cut(self, blocks: Iterable[pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
-        for number, rows in enumerate(cut_rows(blocks, self.rows)):
-            yield f"part-{number:05d}.{self.name}", rows
-
-
-class Parquet(_Parts):
+class ParquetVectors(VectorFormat):
     """Columns `problem.*` and `config.*`."""
 
     name, rows = "parquet", 524_288
@@ -105,14 +99,21 @@ class Parquet(_Parts):
         return found.select(list(wanted))
 
 
-class Json(_Parts):
+class JsonVectors(VectorFormat):
     """A list of {"problem": {…}, "config": {…}}; what does not apply is left out."""
 
     name, rows = "json", 65_536
 
     def write(self, rows: pl.DataFrame, file: Path) -> None:
-        lines = b",\n".join(msgspec.json.encode(_nested(row)) for row in rows.iter_rows(named=True))
-        file.write_bytes(b"[\n" + lines + b"\n]\n")
+        lines = []
+        for row in rows.iter_rows(named=True):
+            halves: dict[str, dict[str, Any]] = {"problem": {}, "config": {}}
+            for column, value in row.items():
+                if value is not None:
+                    half, _, name = column.partition(".")
+                    halves[half][name] = value
+            lines.append(msgspec.json.encode(halves))
+        file.write_bytes(b"[\n" + b",\n".join(lines) + b"\n]\n")
 
     def read(self, file: Path, family: Family) -> pl.DataFrame:
         columns = vector_columns(family)
@@ -136,16 +137,7 @@ class Json(_Parts):
         return pl.DataFrame(values, schema=columns)
 
 
-def _nested(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    halves: dict[str, dict[str, Any]] = {"problem": {}, "config": {}}
-    for column, value in row.items():
-        if value is not None:
-            half, _, name = column.partition(".")
-            halves[half][name] = value
-    return halves
-
-
-class SweepFramework(Format):
+class SweepFramework(VectorFormat):
     """Vectors as tt-metal's sweep framework writes them and its runner reads them."""
 
     name, rows = "tt-sweep", 65_536
@@ -167,23 +159,15 @@ class SweepFramework(Format):
         return tt_metal.read_vectors(file, family)
 
 
-def format_named(name: str) -> Format:
+def format_named(name: str) -> VectorFormat:
     """The layout called `name`."""
-    known: dict[str, type[Format]] = {kind.name: kind for kind in (Parquet, Json, SweepFramework)}
+    known: dict[str, type[VectorFormat]] = {kind.name: kind for kind in (ParquetVectors, JsonVectors, SweepFramework)}
     if name not in known:
         raise NotFound.named("format of vectors", name, known)
     return known[name]()
 
 
-FORMAT = "kerncast-vectors"
-VERSION = 1
-MANIFEST = "vectors.json"
-LOCK = "sweep.lock"
-# Hashes to gather before they are merged into the distinct ones.
-PENDING_HASHES = 2**20
-
-
-class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SweepHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What decides the vectors; two sweeps with equal headers have equal vectors."""
 
     op: str
@@ -213,7 +197,7 @@ _DIGESTS = {
 }
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class VectorPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One finished file."""
 
     file: str
@@ -225,9 +209,9 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SweepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of `vectors.json`; `described` holds the words that asked for the sweep, for readers."""
 
-    header: Header
+    header: SweepHeader
     described: dict[str, str] = {}
-    parts: tuple[Part, ...] = ()
+    parts: tuple[VectorPart, ...] = ()
     complete: bool = False
     problems: int = 0
     configs: int = 0
@@ -236,7 +220,7 @@ class SweepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Summary:
+class SweepSummary:
     """What a finished sweep holds; `reused` vectors were on disk already."""
 
     path: Path
@@ -251,11 +235,11 @@ class Summary:
 # -- writing -----------------------------------------------------------------------------------------
 
 
-def header_of(sweep: Sweep | SuiteSweep, file_format: str) -> Header:
+def header_of(sweep: Sweep | SuiteSweep, file_format: str) -> SweepHeader:
     """The identity of a sweep."""
     family, portfolio, offer = sweep.family, sweep.selection.given, sweep.selection.offered
     given = offer.identity if offer is not None else None if portfolio is None else content_digest([portfolio])
-    return Header(
+    return SweepHeader(
         op=family.op.name,
         family=family.id,
         device=sweep.device.name,
@@ -280,7 +264,7 @@ def write_vectors(
     file_format: str = "parquet",
     described: Mapping[str, str] | None = None,
     progress: Progress = QUIET,
-) -> Summary:
+) -> SweepSummary:
     """Write a sweep, or finish it where an earlier run stopped; `progress` is told how many vectors are done."""
     path = Path(path)
     format_named(file_format).check(sweep.family)
@@ -299,7 +283,7 @@ def write_vectors(
     return summary
 
 
-def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: SweepFile, progress: Progress) -> Summary:
+def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: SweepFile, progress: Progress) -> SweepSummary:
     """Write the missing parts; a sweep without vectors leaves nothing behind."""
     layout, parts = format_named(manifest.header.file_format), list(manifest.parts)
     reused = sum(part.rows for part in parts)
@@ -308,10 +292,10 @@ def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: SweepFile, progress:
         for number, (name, rows) in enumerate(layout.cut(sweep.iter_blocks())):
             tally.add(rows)
             if number >= len(parts):
-                parts.append(_write_part(path, name, rows, layout))
+                parts.append(_write_part(path / name, name, rows, layout))
                 unlisted += rows.height
                 if unlisted >= layout.rows:
-                    _write_sweep_file(path, msgspec.structs.replace(manifest, parts=tuple(parts), complete=False))
+                    _write_manifest(path, msgspec.structs.replace(manifest, parts=tuple(parts), complete=False))
                     unlisted = 0
             elif (parts[number].file, parts[number].rows) != (name, rows.height):
                 raise BadFile(
@@ -321,11 +305,11 @@ def _write(sweep: Sweep | SuiteSweep, path: Path, manifest: SweepFile, progress:
         problems, configs = tally.distinct()
         manifest = msgspec.structs.replace(manifest, parts=tuple(parts), complete=True, problems=problems, configs=configs)
         if tally.vectors:
-            _write_sweep_file(path, manifest)
+            _write_manifest(path, manifest)
         else:
             (path / MANIFEST).unlink()
     vectors, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
-    return Summary(path, vectors, manifest.problems, manifest.configs, size, len(parts), reused)
+    return SweepSummary(path, vectors, manifest.problems, manifest.configs, size, len(parts), reused)
 
 
 def _make_directory(path: Path) -> None:
@@ -349,10 +333,10 @@ def _untouched(path: Path) -> bool:
 def _begun(path: Path, fresh: SweepFile) -> SweepFile:
     """What an earlier run of the same sweep left, up to the first damaged part; else a new manifest."""
     if _untouched(path):
-        _write_sweep_file(path, fresh)
+        _write_manifest(path, fresh)
         return fresh
     found = read_sweep_file(path)
-    for name in Header.__struct_fields__:
+    for name in SweepHeader.__struct_fields__:
         theirs, ours = getattr(found.header, name), getattr(fresh.header, name)
         if theirs != ours:
             what = _DIGESTS.get(name) or f"its {name.replace('_', ' ')} is {theirs}, this one's is {ours}"
@@ -360,15 +344,11 @@ def _begun(path: Path, fresh: SweepFile) -> SweepFile:
             raise InvalidValue(
                 f"{path} holds another sweep ({asked or found.header.family}): {what}; choose another `out`, or remove {path}"
             )
-    sound: list[Part] = []
-    for part in found.parts:
-        if _fault(path, part):
-            return msgspec.structs.replace(found, parts=tuple(sound), complete=False)
-        sound.append(part)
-    return found
+    sound = tuple(itertools.takewhile(lambda part: not _fault(path, part), found.parts))
+    return msgspec.structs.replace(found, parts=sound, complete=found.complete and len(sound) == len(found.parts))
 
 
-def _fault(path: Path, part: Part) -> str:
+def _fault(path: Path, part: VectorPart) -> str:
     """What is wrong with a listed part, or nothing."""
     file = path / part.file
     if not file.is_file():
@@ -377,6 +357,22 @@ def _fault(path: Path, part: Part) -> str:
     if size != part.bytes:
         return f"{file} is truncated or overwritten: {size:,} bytes, not {part.bytes:,}"
     return "" if file_checksum(file) == part.checksum else f"{file} differs from its checksum"
+
+
+def _write_part(file: Path, name: str, rows: pl.DataFrame, layout: VectorFormat) -> VectorPart:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(file, error) from error
+    write_atomically(file, lambda draft: layout.write(rows, draft))
+    return VectorPart(name, rows.height, file.stat().st_size, file_checksum(file))
+
+
+def _write_manifest(path: Path, manifest: SweepFile) -> None:
+    write_bytes(path / MANIFEST, _FILE.text(manifest))
+
+
+_NO_HASHES, _ONE_HASH = pl.Series([], dtype=pl.UInt64), pl.Series([0], dtype=pl.UInt64)
 
 
 class Tally:
@@ -389,7 +385,8 @@ class Tally:
     def add(self, rows: pl.DataFrame) -> None:
         self.vectors += rows.height
         for prefix, seen in self._seen.items():
-            seen.append(_hashes(rows, prefix))
+            columns = [name for name in rows.columns if name.startswith(prefix)]
+            seen.append(rows.select(columns).hash_rows(seed=0).unique().rename("") if columns else _ONE_HASH)
             # The first holds the distinct ones. Searching all of them for each of many small files would take long.
             if sum(map(len, seen[1:])) >= max(PENDING_HASHES, len(seen[0])):
                 seen[:] = [pl.concat(seen).unique()]
@@ -398,28 +395,6 @@ class Tally:
         """How many problems and configs there were."""
         problems, configs = (pl.concat(seen).n_unique() for seen in self._seen.values())
         return problems, configs
-
-
-_NO_HASHES = pl.Series([], dtype=pl.UInt64)
-
-
-def _hashes(rows: pl.DataFrame, prefix: str) -> pl.Series:
-    columns = [name for name in rows.columns if name.startswith(prefix)]
-    return rows.select(columns).hash_rows(seed=0).unique().rename("") if columns else pl.Series([0], dtype=pl.UInt64)
-
-
-def _write_part(path: Path, name: str, rows: pl.DataFrame, layout: Format) -> Part:
-    file = path / name
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(file, error) from error
-    write_atomically(file, lambda draft: layout.write(rows, draft))
-    return Part(name, rows.height, file.stat().st_size, file_checksum(file))
-
-
-def _write_sweep_file(path: Path, manifest: SweepFile) -> None:
-    write_bytes(path / MANIFEST, _FILE.text(manifest))
 
 
 # -- reading -----------------------------------------------------------------------------------------
@@ -440,7 +415,7 @@ def read_sweep_file(path: Path) -> SweepFile:
     return found
 
 
-def family_of(path: Path, header: Header) -> Family:
+def family_of(path: Path, header: SweepHeader) -> Family:
     """The family of some vectors; if it is declared differently now, they are refused."""
     family = resolve(header.family, header.declaration, path)
     for what, theirs, ours in (
@@ -455,7 +430,7 @@ def family_of(path: Path, header: Header) -> Family:
 class Vectors:
     """A finished sweep on disk, read part by part."""
 
-    summary: Summary | None = None
+    summary: SweepSummary | None = None
     """What was written just now."""
     sweep: Sweep | SuiteSweep | None = None
     """What it was written from."""
@@ -489,7 +464,7 @@ class Vectors:
             yield from read_part(self.path, part, layout, self.family).iter_slices(BLOCK_ROWS)
 
 
-def read_part(path: Path, part: Part, layout: Format, family: Family) -> pl.DataFrame:
+def read_part(path: Path, part: VectorPart, layout: VectorFormat, family: Family) -> pl.DataFrame:
     """The vectors of one part, checked."""
     fault = _fault(path, part)
     if fault:

@@ -50,7 +50,7 @@ _INDEX = "__config"
 _drawn: list[WalkedPool] = []
 
 
-class Pool(Protocol):
+class ConfigPool(Protocol):
     """The configs for problems that agree in the labels that constraints read."""
 
     @property
@@ -72,7 +72,7 @@ class Pool(Protocol):
         ...
 
 
-def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfolio: pl.DataFrame | None) -> Pool:
+def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfolio: pl.DataFrame | None) -> ConfigPool:
     """The pool of a group: listed if it fits in memory, else walked."""
     known = family.bindings(labels, device)
     if portfolio is not None:

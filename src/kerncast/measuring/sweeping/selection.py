@@ -158,7 +158,7 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Kernels:
+class NamedKernels:
     """Kernels of one family, in the order in which they were listed."""
 
     family: Family
@@ -187,10 +187,10 @@ class Kernels:
         known = {DIMENSIONS: pl.when(deep).then(3).otherwise(2).cast(pl.Int64)}
         return problems.select(known.get(name, pl.col(f"{prefix}{name}")).alias(name) for name in self.keys)
 
-    def built_for(self, kind: Mapping[str, Any]) -> Kernels:
+    def built_for(self, kind: Mapping[str, Any]) -> NamedKernels:
         """The kernels for one kind of problem."""
         kept = self.rows.filter(*(pl.col(name) == value for name, value in kind.items() if name in self.keys))
-        return Kernels(self.family, kept, self.source, self.left_out)
+        return NamedKernels(self.family, kept, self.source, self.left_out)
 
     def __str__(self) -> str:
         kinds = ", ".join(" ".join(map(str, row)) for row in self.rows.select(self.keys).unique(maintain_order=True).rows())
@@ -241,7 +241,7 @@ def has_named_kernels(family: Family) -> bool:
     return True
 
 
-def kernels_named(family: Family, names: Iterable[tuple[str, str]], source: str, *, as_named: bool = False) -> Kernels:
+def kernels_named(family: Family, names: Iterable[tuple[str, str]], source: str, *, as_named: bool = False) -> NamedKernels:
     """The kernels with these names, each with its place for errors; a name that cannot be read is refused."""
     read = reader(family, as_named=as_named)
     found: list[Named] = []
@@ -252,7 +252,7 @@ def kernels_named(family: Family, names: Iterable[tuple[str, str]], source: str,
             raise BadFile(f"{source}, {place}: {error}") from error
     if not found:
         raise BadFile(f"{source} lists no kernel: give the names, one on each line")
-    return Kernels(family, _frame(family, found), source)
+    return NamedKernels(family, _frame(family, found), source)
 
 
 def _read_one(read: Callable[[str], Named], name: str) -> Named:
@@ -261,7 +261,7 @@ def _read_one(read: Callable[[str], Named], name: str) -> Named:
     return read(_kernel_name(name) or name)
 
 
-def read_kernel_list(family: Family, path: Path, *, as_named: bool = False) -> Kernels:
+def read_kernel_list(family: Family, path: Path, *, as_named: bool = False) -> NamedKernels:
     """The kernels that a file lists: names on lines of their own (`#` begins a comment), or a JSON list of names."""
     try:
         text = JSON.read(path).decode("utf-8-sig")
@@ -289,7 +289,7 @@ def _json_names(path: Path, text: str) -> Iterator[tuple[str, str]]:
 # -- a build folder ----------------------------------------------------------------------------------------
 
 
-def read_build(family: Family, folder: Path, *, as_named: bool = False) -> Kernels:
+def read_build(family: Family, folder: Path, *, as_named: bool = False) -> NamedKernels:
     """The kernels that are built in a folder of CK Tile's build; if none is, those that its ninja file can build."""
     read = reader(family, as_named=as_named)
     if not folder.is_dir():
@@ -315,7 +315,7 @@ def read_build(family: Family, folder: Path, *, as_named: bool = False) -> Kerne
                f"libdispatcher_conv_*.so and no such target in a {NINJA}; build them first, or name another folder")
         )  # fmt: skip
     left_out = f"{refused:,} other benchmarks were left out; the first: {first}" if refused else ""
-    return Kernels(family, _frame(family, found), source, left_out)
+    return NamedKernels(family, _frame(family, found), source, left_out)
 
 
 def _files(folder: Path) -> Iterator[str]:
@@ -372,7 +372,7 @@ class Selection:
     per_problem: int | None = None
     portfolio: pl.DataFrame | None = None
     offered: Offered | None = None
-    kernels: Kernels | None = None
+    kernels: NamedKernels | None = None
 
     @property
     def notes(self) -> list[str]:

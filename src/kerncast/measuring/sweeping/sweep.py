@@ -23,7 +23,7 @@ from kerncast.errors import InvalidValue
 from kerncast.library.problems import affordable, problem_set
 from kerncast.library.problems.axes import check_axes, cross
 from kerncast.library.problems.files import complete
-from kerncast.measuring.sweeping.pool import BLOCK_ROWS, CONFIG, PROBLEM, TRIES, ListedPool, OfferedPool, Pool, open_pool
+from kerncast.measuring.sweeping.pool import BLOCK_ROWS, CONFIG, PROBLEM, TRIES, ConfigPool, ListedPool, OfferedPool, open_pool
 from kerncast.measuring.sweeping.selection import Selection
 
 
@@ -92,7 +92,7 @@ def unchecked(family: Family, device: Device) -> dict[str, tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _ProblemGroup:
     """Problems with one pool of configs, from position `start` of the sweep on."""
 
     labels: dict[str, Any]
@@ -130,7 +130,7 @@ class Sweep:
                 f"slice {part} cuts {self.problems.height:,} problems into {part.of} shares, and a share holds whole "
                 f"problems: take at most {self.problems.height:,} slices"
             )
-        self._pools: dict[int, Pool] = {}
+        self._pools: dict[int, ConfigPool] = {}
 
     def __repr__(self) -> str:
         parts = [f"{self.problem_count:,} problems"]
@@ -170,7 +170,7 @@ class Sweep:
         return content_digest([without_unused(self.family, self.problems, own)])
 
     @cached_property
-    def _groups(self) -> list[_Group]:
+    def _groups(self) -> list[_ProblemGroup]:
         """Problems grouped by the labels, flags and environment that constraints read, in order of appearance.
 
         These take few values, so each group gets its own pool.
@@ -193,12 +193,14 @@ class Sweep:
         frames = problems.partition_by(labels, maintain_order=True) if labels else [problems]
         starts = np.cumsum([0, *(frame.height for frame in frames)])
         return [
-            _Group(frame.select(labels).row(0, named=True) if labels else {}, frame.select(self.problems.columns), int(start))
+            _ProblemGroup(
+                frame.select(labels).row(0, named=True) if labels else {}, frame.select(self.problems.columns), int(start)
+            )
             for frame, start in zip(frames, starts, strict=False)
             if frame.height
         ]
 
-    def _pool(self, index: int) -> Pool:
+    def _pool(self, index: int) -> ConfigPool:
         """The pool of a group; the last ones are kept, but there may be many and each may be large."""
         if index not in self._pools:
             pool = self._opened(self._groups[index].labels)
@@ -208,7 +210,7 @@ class Sweep:
             self._pools[index] = pool
         return self._pools[index]
 
-    def _opened(self, labels: dict[str, Any]) -> Pool:
+    def _opened(self, labels: dict[str, Any]) -> ConfigPool:
         if self.selection.offered is not None:
             return OfferedPool(self.family, self.device, self.family.bindings(labels, self.device), self.selection.offered)
         kernels = self.selection.kernels

@@ -16,15 +16,16 @@ import polars as pl
 
 from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.core.io.atomic import scratch_folder
-from kerncast.core.progress import QUIET, Progress
+from kerncast.core.progress import QUIET, Progress, Stop, never
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
 from kerncast.learning.scoring.metrics import INTERVAL, RESAMPLES
 from kerncast.learning.scoring.trials import TIE_SIGMAS
 from kerncast.learning.tables.measurements import MAD_TO_SIGMA
+from kerncast.measuring.collection import CollectionSummary, Request
 from kerncast.measuring.messages import Policy
 from kerncast.measuring.plan import Runner
-from kerncast.measuring.run import Request, Stop, Summary, collect, never
+from kerncast.measuring.run import collect
 from kerncast.models.model import Model
 
 FRESH, DRIFTED, CANNOT_TELL = "fresh", "drifted", "cannot tell"
@@ -360,7 +361,7 @@ def recheck(
     return ModelCheck(str(model.path), finding, model.manifest.software, software, summary.device)
 
 
-def _paired(model: Model, then: pl.DataFrame, rows: pl.DataFrame, summary: Summary) -> Pairs:
+def _paired(model: Model, then: pl.DataFrame, rows: pl.DataFrame, summary: CollectionSummary) -> Pairs:
     columns = list(schema.parameter_columns(model.family))
     # A vector has one row per visit; the fastest one counts.
     now = rows.group_by(columns, maintain_order=True).agg(

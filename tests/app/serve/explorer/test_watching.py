@@ -14,8 +14,8 @@ from kerncast.data.dataset import Dataset
 from kerncast.data.journal import NAME, STATE, STATE_FILE, Header, State
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
+from kerncast.measuring.collection import Request as Wanted
 from kerncast.measuring.journal import Journal
-from kerncast.measuring.run import Request as Wanted
 from kerncast.measuring.run import collect, locked
 from kerncast.testing.backends import QUICK
 from kerncast.testing.models import synthetic_rows

@@ -16,7 +16,7 @@ from kerncast.app.serve.server import open_browser, watched
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.quoting import word
 from kerncast.core.progress import Progress
-from kerncast.measuring.collection import Summary
+from kerncast.measuring.collection import CollectionSummary
 from kerncast.measuring.sweeping import SuiteSweep, Sweep, Vectors
 
 
@@ -118,7 +118,7 @@ def collect_verb(
         raise SystemExit(3)
 
 
-def _all_failed(summary: Summary) -> bool:
+def _all_failed(summary: CollectionSummary) -> bool:
     return summary.measured > 0 and not summary.already_there and not summary.statuses["ok"]
 
 
@@ -134,7 +134,7 @@ def _watched(wanted: bool, out: Path, progress: Progress) -> AbstractContextMana
     return watched(out, ready=ready, progress=progress)
 
 
-def _as_json(summary: Summary, total: int) -> dict[str, Any]:
+def _as_json(summary: CollectionSummary, total: int) -> dict[str, Any]:
     """A summary as JSON."""
     errors = [{"status": s, "error": e, "rows": n} for (s, e), n in summary.errors.most_common(20)]
     return {
@@ -157,11 +157,11 @@ def _as_json(summary: Summary, total: int) -> dict[str, Any]:
     }
 
 
-def _disturbed(summary: Summary) -> float:
+def _disturbed(summary: CollectionSummary) -> float:
     return summary.disturbed_samples / max(1, summary.samples)
 
 
-def _report(summary: Summary, total: int) -> None:
+def _report(summary: CollectionSummary, total: int) -> None:
     """Print one summary with failures grouped by cause."""
     disturbed = _disturbed(summary)
     statuses = ", ".join(f"{name} {count:,}" for name, count in summary.statuses.most_common()) or "nothing new"

@@ -28,7 +28,7 @@ from kerncast.errors import InvalidValue, KerncastError
 from kerncast.evaluating.evaluation import evaluate
 from kerncast.evaluating.points import part_of
 from kerncast.evaluating.unseen import digest_of
-from kerncast.measuring.worker import memory_bound
+from kerncast.measuring.timing import memory_bound
 from kerncast.models.model import Model
 
 # Of each list; a page of problems has this many.

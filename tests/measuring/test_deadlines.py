@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from kerncast.measuring.process import MOST, SETTLED_NS, Patience, waited_ns
+from kerncast.measuring.process import MOST, SETTLED_NS, Deadline, waited_ns
 
 SECOND = 1_000_000_000
 
@@ -18,8 +18,8 @@ class Machine:
     def __init__(self) -> None:
         self.now, self.waited = SECOND, 7 * SECOND
 
-    def patience(self) -> Patience:
-        return Patience(lambda: self.waited, lambda: self.now)
+    def watch(self) -> Deadline:
+        return Deadline(lambda: self.waited, lambda: self.now)
 
     def passes(self, seconds: float, waiting: float) -> None:
         self.now += int(seconds * SECOND)
@@ -30,11 +30,11 @@ class Machine:
 def test_a_deadline_is_put_off_by_the_time_without_a_core(waiting, lasts):
     """Two seconds with a core half of the time are four; a worker that never gets one is given up at last."""
     machine = Machine()
-    patience, deadline = machine.patience(), machine.now + 2 * SECOND
-    assert not patience.ended(deadline)
+    watched, deadline = machine.watch(), machine.now + 2 * SECOND
+    assert not watched.passed(deadline)
     machine.passes(2 * SETTLED_NS / SECOND, 0.0)
     began = machine.now - 2 * SETTLED_NS
-    while not patience.ended(deadline):
+    while not watched.passed(deadline):
         machine.passes(0.05, waiting)
     assert lasts - 0.3 < (machine.now - began) / SECOND < lasts + 0.3
 
@@ -42,15 +42,15 @@ def test_a_deadline_is_put_off_by_the_time_without_a_core(waiting, lasts):
 def test_what_was_waited_before_a_deadline_does_not_count():
     """Each new deadline begins at zero, and no deadline never ends."""
     machine = Machine()
-    patience = machine.patience()
+    watched = machine.watch()
     for _ in range(3):
         deadline = machine.now + SECOND
-        assert not patience.ended(deadline)
+        assert not watched.passed(deadline)
         machine.passes(0.5, 1.0)
-        assert not patience.ended(deadline)
+        assert not watched.passed(deadline)
         machine.passes(0.6, 0.0)
-        assert patience.ended(deadline)
-        assert not patience.ended(0)
+        assert watched.passed(deadline)
+        assert not watched.passed(0)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel does not say who waits")
