@@ -17,7 +17,7 @@ import polars as pl
 from choosing import Peer
 
 from kerncast.core.arrays import Floats
-from kerncast.data.formats.autoheuristic.formats import DTYPES, EXTERN, NOT_FP32, TILE_NAMES
+from kerncast.data.formats.autoheuristic import DTYPES, EXTERN, NOT_FP32, TILE_NAMES
 from kerncast.learning.scoring.metrics import baseline_card
 from kerncast.learning.tables.table import Table
 

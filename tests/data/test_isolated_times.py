@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import kerncast
-from kerncast.data.isolated_times import isolated_times
+from kerncast.data.row_checks import isolated_times
 
 HEAD = "M,N,K,dtype,layout,kind,BLOCK_M,BLOCK_N,BLOCK_K,num_stages,num_warps,us"
 MAPPING = """family = "gemm/triton"

@@ -11,9 +11,10 @@ import polars as pl
 import pytest
 
 from kerncast.core.io.terminal import known
+from kerncast.data.formats.solutions import read_solutions
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating import evaluate
-from kerncast.evaluating.solutions import read_solutions, said, score_solutions
+from kerncast.evaluating.solutions import said, score_solutions
 from kerncast.library.registry import FAMILIES
 from kerncast.testing.models import DEVICE, FAMILY, synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train

@@ -9,7 +9,7 @@ import pytest
 from kerncast.core.device import Device
 from kerncast.core.progress import Progress
 from kerncast.data import Dataset
-from kerncast.data.hardware import contradictions, latest
+from kerncast.data.manifest import contradictions, latest
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.measuring import hardware as asking

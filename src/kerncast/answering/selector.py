@@ -20,7 +20,7 @@ from kerncast.core.device import Device
 from kerncast.core.io.terminal import printable
 from kerncast.core.op import Config, Problem
 from kerncast.core.progress import QUIET, Progress
-from kerncast.data.frames import Frame, as_polars, is_frame, with_columns
+from kerncast.data.tables import Frame, as_polars, is_frame, with_columns
 from kerncast.errors import InvalidValue
 from kerncast.measuring.backends.contract import Backend
 from kerncast.models.answer import CHOOSING, Answer, Answered, Pin, Tier

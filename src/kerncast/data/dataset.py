@@ -21,8 +21,6 @@ from kerncast.core.io.atomic import cannot_write, copy_directory, drafted, refus
 from kerncast.core.io.lock import in_turn
 from kerncast.core.op import Family
 from kerncast.data import schema, skipping
-from kerncast.data.frames import Frame, as_polars, is_frame
-from kerncast.data.hardware import Hardware, latest
 from kerncast.data.manifest import (
     FORMAT,
     MANIFEST,
@@ -30,13 +28,16 @@ from kerncast.data.manifest import (
     DatasetFile,
     DeviceRecord,
     ExtraFile,
+    Hardware,
     Part,
     Source,
+    latest,
     record_of,
     with_declaration,
 )
 from kerncast.data.skipping import AGAIN
 from kerncast.data.stored_rows import PIECE_ROWS, StoredRows
+from kerncast.data.tables import Frame, as_polars, is_frame
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library.declared.declaration import joined_family
 

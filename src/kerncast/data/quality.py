@@ -16,15 +16,24 @@ import polars as pl
 from kerncast.core.arrays import Ints
 from kerncast.core.expr import Program
 from kerncast.core.op import Family
-from kerncast.data import hardware, schema
-from kerncast.data.condensed import PLACE, READ, Condensed, condense, names_of
+from kerncast.data import manifest as hardware
+from kerncast.data import schema
+from kerncast.data.condensed import (
+    PLACE,
+    READ,
+    Condensed,
+    RowsAt,
+    condense,
+    contradictions,
+    disagreements,
+    names_of,
+    noise,
+    repeated,
+)
 from kerncast.data.dataset import Dataset
-from kerncast.data.drawing import columns_of, draw_problems
-from kerncast.data.filters import Condition
-from kerncast.data.isolated_times import isolated_rows
+from kerncast.data.filters import Condition, columns_of, draw_problems
 from kerncast.data.label_shift import DeviceOf, LabelShift, find_label_shift, find_shift_in
-from kerncast.data.repeats import RowsAt, contradictions, disagreements, noise, repeated
-from kerncast.data.row_checks import RowChecks, faster_than_possible, measured_though_impossible
+from kerncast.data.row_checks import RowChecks, faster_than_possible, isolated_rows, measured_though_impossible
 from kerncast.data.summary import noise_of_samples
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library import devices

@@ -18,9 +18,8 @@ from kerncast.core.io.foreign import guarded
 from kerncast.core.io.parquet import read_parquet, scan_parquet
 from kerncast.core.op import Family
 from kerncast.data import filters, journal, schema, skipping
-from kerncast.data.drawing import DrawnProblems
-from kerncast.data.hardware import Hardware
-from kerncast.data.manifest import DatasetFile, Part
+from kerncast.data.filters import DrawnProblems
+from kerncast.data.manifest import DatasetFile, Hardware, Part
 from kerncast.data.skipping import AGAIN
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library import devices

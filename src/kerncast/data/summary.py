@@ -9,7 +9,7 @@ import polars as pl
 
 from kerncast.core.io import html
 from kerncast.core.io.terminal import TextTable, distinct, printable
-from kerncast.data.repeats import spread_of
+from kerncast.data.condensed import spread_of
 from kerncast.data.schema import REPEAT_OF
 from kerncast.errors import KerncastError
 

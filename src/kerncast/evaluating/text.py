@@ -8,7 +8,7 @@ from typing import Any
 from kerncast.core.io.terminal import TextTable, assignments, counted, distinct, duration, printable, three_digits
 from kerncast.core.op.declaration import BANDWIDTH, TFLOPS
 from kerncast.core.op.limits import sentence
-from kerncast.evaluating.solutions.scoring import said
+from kerncast.evaluating.solutions import said
 from kerncast.learning.scoring.metrics import LOG_ERRORS
 
 Block = str | TextTable

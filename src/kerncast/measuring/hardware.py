@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from kerncast.data.hardware import Hardware, Reported, Tool
+from kerncast.data.manifest import Hardware, Reported, Tool
 from kerncast.measuring.backends.command.process import ProgramRunner
 from kerncast.measuring.backends.contract import Ended
 from kerncast.measuring.backends.environment import PLAIN_WORDS

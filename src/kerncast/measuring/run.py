@@ -20,7 +20,7 @@ from kerncast.core.progress import QUIET, Progress, Stop, never
 from kerncast.data import journal as journals
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
-from kerncast.data.hardware import as_json
+from kerncast.data.manifest import as_json
 from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.library.declared.declaration import declaration_of
 from kerncast.measuring.backends.memory import worker_share

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data import journal as journals
-from kerncast.data.hardware import Hardware
+from kerncast.data.manifest import Hardware
 from kerncast.errors import KerncastError
 from kerncast.measuring.messages import Chunk, Item, Ready, Result
 

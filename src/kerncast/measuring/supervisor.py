@@ -20,7 +20,7 @@ from msgspec import structs
 
 from kerncast.core.io.terminal import assignments
 from kerncast.core.progress import QUIET, Progress
-from kerncast.data.hardware import Hardware
+from kerncast.data.manifest import Hardware
 from kerncast.measuring.backends import get_backend
 from kerncast.measuring.backends.memory import oom_kills, resident_bytes
 from kerncast.measuring.hardware import capture

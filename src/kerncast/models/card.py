@@ -10,7 +10,7 @@ from kerncast.core.io import html
 from kerncast.core.io.quoting import markdown_code, markdown_text, word
 from kerncast.core.io.terminal import counted, distinct
 from kerncast.core.parameters import Bool, Categorical
-from kerncast.data.isolated_times import isolated_sentence
+from kerncast.data.row_checks import isolated_sentence
 from kerncast.learning.learners.gbdt import FEWEST_FAILURES
 from kerncast.learning.scoring.trials import CONFIG
 from kerncast.library.declared.declaration import is_written

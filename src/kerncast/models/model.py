@@ -23,7 +23,7 @@ from kerncast.core.io.foreign import key_rule
 from kerncast.core.io.terminal import printable
 from kerncast.core.op import Family, Problem
 from kerncast.data import schema
-from kerncast.data.frames import Frame, as_polars, is_frame, with_columns
+from kerncast.data.tables import Frame, as_polars, is_frame, with_columns
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
 from kerncast.learning.learners.contract import Learner, Target
 from kerncast.learning.learners.kinds import learner_class

@@ -23,7 +23,7 @@ from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset
 from kerncast.data.formats import Options
 from kerncast.data.formats.aiconfigurator.kinds import KINDS
-from kerncast.data.formats.aiconfigurator.places import PACKAGE, WHEEL, tables_at
+from kerncast.data.formats.aiconfigurator.tables import PACKAGE, WHEEL, tables_at
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.learning.tables.table import Table, load_table

@@ -26,8 +26,8 @@ from kerncast.core.io.lock import claimed
 from kerncast.core.io.terminal import counted, line
 from kerncast.core.op import Family
 from kerncast.data import schema
-from kerncast.data.autotune_rows import PACKED, choice_rows
 from kerncast.data.dataset import Dataset, record_of
+from kerncast.data.formats.inductor import PACKED, choice_rows
 from kerncast.data.journal import checked, software_text
 from kerncast.errors import KerncastError
 from kerncast.library import devices

@@ -18,7 +18,7 @@ from kerncast.core.io.artefact import json_text, own_checksums
 from kerncast.core.io.atomic import build_directory, refuse_unwritable
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset, record_of
-from kerncast.data.isolated_times import isolated_times, report_of
+from kerncast.data.row_checks import isolated_times, report_of
 from kerncast.data.schema import parameter_columns
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.learning.learners.contract import Learner, Target

@@ -20,9 +20,9 @@ from kerncast.answering.selector import Selector
 from kerncast.core.io.quoting import python_comment, python_literal
 from kerncast.core.io.terminal import known
 from kerncast.core.op import Problem
+from kerncast.data.choices import Solution, Target
+from kerncast.data.formats.inductor.choices import read_lookup_table
 from kerncast.errors import InvalidValue
-from kerncast.evaluating.solutions.inductor import read_lookup_table
-from kerncast.evaluating.solutions.solution import Solution, Target
 from kerncast.learning.learners.trees import Tree
 from kerncast.library.families.gemm_triton import triton
 from kerncast.native.tiers.build import TierOptions, plain_tiers

@@ -16,10 +16,10 @@ from kerncast.core.io import foreign
 from kerncast.core.io.foreign import VARIABLE, decode_toml
 from kerncast.core.io.parquet import read_parquet, refuse_large_table
 from kerncast.data.formats import Options
+from kerncast.data.formats.solutions import read_solutions
 from kerncast.data.formats.table import read_table
 from kerncast.data.importing import head_of, import_files
 from kerncast.errors import BadFile, InvalidValue, KerncastError
-from kerncast.evaluating.solutions.formats import read_solutions
 from kerncast.learning.learners.contract import read_arrays
 from kerncast.learning.learners.lightgbm_text import load_forest
 from kerncast.library import devices

@@ -26,6 +26,7 @@ from kerncast.core.io.artefact import json_text
 from kerncast.core.io.atomic import write_bytes
 from kerncast.core.op import Family, Problem
 from kerncast.core.progress import Progress
+from kerncast.data.formats.inductor.choices import SCALARS
 from kerncast.errors import InvalidValue
 from kerncast.library.families import inductor_templates
 from kerncast.models.model import Model
@@ -46,7 +47,6 @@ USUAL = {"GROUP_M": 8, "USE_FAST_ACCUM": False}
 # Values of `template` that mean the plain tiled product; the others by torch's names.
 PLAIN = (None, "mm")
 TEMPLATES = {ours: name for name, ours in inductor_templates.TEMPLATES.items() if name.startswith(("mm_", "blackwell_"))}
-SCALARS = "alpha=1&beta=1"
 
 Config = Mapping[str, Any]
 More = Callable[[Problem], Sequence[Config]]

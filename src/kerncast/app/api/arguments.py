@@ -20,7 +20,7 @@ from kerncast.answering import compiled as compiled
 from kerncast.core.io.arguments import Help, listed, texts
 from kerncast.core.op import Family
 from kerncast.data.dataset import Dataset
-from kerncast.data.frames import Frame
+from kerncast.data.tables import Frame
 from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.models.model import Model, is_model
 from kerncast.models.store.store import Store

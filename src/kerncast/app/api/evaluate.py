@@ -13,6 +13,7 @@ from kerncast.app.api.read import paths_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.io.arguments import Help, check_place
 from kerncast.core.progress import Progress
+from kerncast.data.formats.solutions import read_solutions
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.compare import LIMITS, Limits, Verdict
 from kerncast.evaluating.compare import compare as compare_models
@@ -22,7 +23,7 @@ from kerncast.evaluating.refits import budget_curves, seed_lines
 from kerncast.evaluating.refits import off_grid as held_out_by_kind
 from kerncast.evaluating.report.page import check_can_report, write_report
 from kerncast.evaluating.results import write_predictions
-from kerncast.evaluating.solutions import read_solutions, score_solutions
+from kerncast.evaluating.solutions import score_solutions
 from kerncast.evaluating.tiers import tier_lines
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model

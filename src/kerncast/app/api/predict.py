@@ -13,7 +13,7 @@ from kerncast.app.api.arguments import model_of, store_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
 from kerncast.core.io.arguments import Help, listed
-from kerncast.data.frames import is_frame
+from kerncast.data.tables import is_frame
 from kerncast.errors import InvalidValue, NotFound, quoted
 from kerncast.models.model import Model, is_model
 from kerncast.models.problem_frames import bare

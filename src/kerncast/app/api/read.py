@@ -21,11 +21,11 @@ from kerncast.data.dataset import MANIFEST as DATASET_FILE
 from kerncast.data.dataset import Dataset
 from kerncast.data.formats import Options, get_importer
 from kerncast.data.formats.table import PROVENANCE, TIME, write_mapping
-from kerncast.data.frames import Frame, as_polars, is_frame
 from kerncast.data.importing import import_files, recognised
-from kerncast.data.isolated_times import IMPORTED_ROWS, isolated_rows, isolated_sentence
+from kerncast.data.row_checks import IMPORTED_ROWS, isolated_rows, isolated_sentence
 from kerncast.data.schema import parameter_columns, schema_of
 from kerncast.data.skipping import LINE
+from kerncast.data.tables import Frame, as_polars, is_frame
 from kerncast.errors import InvalidValue, KerncastError, NotFound
 from kerncast.library.declared.declaration import is_written, met_family
 from kerncast.library.declared.family_file import family_named

@@ -24,7 +24,7 @@ from kerncast.evaluating.report import charts, figures
 from kerncast.evaluating.report.charts import Chart
 from kerncast.evaluating.report.figures import duration, percent, problem_of, short
 from kerncast.evaluating.results import Evaluation
-from kerncast.evaluating.solutions.scoring import said
+from kerncast.evaluating.solutions import said
 from kerncast.evaluating.text import CHOOSING, RUNTIME
 from kerncast.models.manifest import IMPORTANCES
 from kerncast.models.model import Model

@@ -19,8 +19,7 @@ from kerncast.core.parameters import Bool, Categorical
 from kerncast.core.progress import Progress
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
-from kerncast.data.drawing import columns_of, draw_problems
-from kerncast.data.filters import Condition, resolved
+from kerncast.data.filters import Condition, columns_of, draw_problems, resolved
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.data.schema import LABEL
 from kerncast.errors import InvalidValue

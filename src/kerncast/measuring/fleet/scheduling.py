@@ -19,7 +19,7 @@ import ray
 from ray.exceptions import RayError
 
 from kerncast.core.io.terminal import assignments
-from kerncast.data.hardware import Hardware
+from kerncast.data.manifest import Hardware
 from kerncast.measuring.collection import Collection
 from kerncast.measuring.fleet.node import FinalStatus, Idle, Lost, News, Said, news_of, packed, unpacked
 from kerncast.measuring.known import RACED_PER_PROBLEM

@@ -27,7 +27,7 @@ from kerncast.core.io.foreign import JSON, load_json
 from kerncast.core.op import Family
 from kerncast.core.parameters import Value
 from kerncast.data.dataset import MANIFEST, Dataset
-from kerncast.data.formats.ck_tile.names import parse_gemm_kernel
+from kerncast.data.formats.ck_tile import parse_gemm_kernel
 from kerncast.data.schema import LABEL, column_type
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.library.families.grouped_conv_ck_tile import parse_conv_kernel

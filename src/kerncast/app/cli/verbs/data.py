@@ -32,8 +32,8 @@ from kerncast.core.io.terminal import distinct
 from kerncast.core.op.limits import sentence
 from kerncast.data.dataset import Dataset, merge
 from kerncast.data.formats import get_importer
-from kerncast.data.isolated_times import isolated_sentence
 from kerncast.data.quality import disagreements
+from kerncast.data.row_checks import isolated_sentence
 from kerncast.errors import InvalidValue
 
 

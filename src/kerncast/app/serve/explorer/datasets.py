@@ -21,7 +21,8 @@ from kerncast.core.arrays import Flags
 from kerncast.core.io.foreign import decode_json
 from kerncast.core.op import Family, Problem
 from kerncast.data import journal as journals
-from kerncast.data import repeats, schema
+from kerncast.data import schema
+from kerncast.data.condensed import noise, spread_of
 from kerncast.data.dataset import Dataset
 from kerncast.data.journal import checked
 from kerncast.errors import InvalidValue, KerncastError
@@ -76,9 +77,7 @@ def overview(dataset: Dataset, family: str | None = None) -> Json:
         "statuses": _counts(rows, "status"),
         "errors": _errors(rows),
         "noise": _noise(ok),
-        "repeats": repeats.noise(
-            repeats.spread_of(ok.select("time_ns", repeat=pl.struct(schema.REPEAT_OF).hash(seed=0), at=pl.lit(0)))
-        ),
+        "repeats": noise(spread_of(ok.select("time_ns", repeat=pl.struct(schema.REPEAT_OF).hash(seed=0), at=pl.lit(0)))),
         "unfinished": None if unfinished is None else str(unfinished),
         "sources": [{"name": item.name, "format": item.format} for item in dataset.contents.sources[:LISTED]],
     }

@@ -21,11 +21,21 @@ from kerncast.core.io.parquet import parquet_columns, scan_parquet
 from kerncast.core.software import matching
 from kerncast.data import filters
 from kerncast.data.formats import Head, Imported, Importer, Options, numbered_after
-from kerncast.data.formats.aiconfigurator import places
+from kerncast.data.formats.aiconfigurator import tables as places
 from kerncast.data.formats.aiconfigurator.kinds import KINDS, Kind, Rows
-from kerncast.data.formats.aiconfigurator.places import SUFFIX, Place, Tables, kind_of, tables_at
-from kerncast.data.formats.aiconfigurator.rows import checked, read_table, software_text, translated, what_is_unknown
-from kerncast.data.text_table import as_type, refuse_cells
+from kerncast.data.formats.aiconfigurator.tables import (
+    SUFFIX,
+    Place,
+    Tables,
+    checked,
+    kind_of,
+    read_table,
+    software_text,
+    tables_at,
+    translated,
+    what_is_unknown,
+)
+from kerncast.data.tables import as_type, refuse_cells
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.library import devices
 

@@ -1,12 +1,12 @@
 """Benchmarks of AMD's CK Tile: GEMM logs and JSON, grouped-convolution CSV, and the parquet that its heuristics train on.
 
-The content of a file tells its kind. The kernel's name decides the config and is read strictly. Rows that have an
-unknown name, contradict themselves, are impossible or are malformed are skipped.
-https://github.com/ROCm/composable_kernel (dispatcher/heuristics, tile_engine)
-"""
+The content of a file tells its kind. The kernel's name decides the config and is read strictly, because a wrong tile in a row
+is worse than a missing row. Rows that have an unknown name, contradict themselves, are impossible or are malformed are
+skipped. https://github.com/ROCm/composable_kernel (dispatcher/heuristics, tile_engine)"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,19 +19,97 @@ from kerncast.core.device import Device
 from kerncast.core.expr import Program
 from kerncast.core.io.foreign import JSON
 from kerncast.core.op import Family
+from kerncast.core.parameters import Categorical, Int, Parameter, Value
 from kerncast.data import schema
 from kerncast.data.formats import Head, Imported, Importer, Options, extra_columns, measured_on
-from kerncast.data.formats.ck_tile.cells import in_range, typed
-from kerncast.data.formats.ck_tile.names import SIZES, parse_gemm_kernel
-from kerncast.data.formats.ck_tile.text import COLUMNS, frame_of, read_text
-from kerncast.data.formats.ck_tile.times import timed
+from kerncast.data.formats.ck_tile.text import COLUMNS, frame_of, read_text, timed
 from kerncast.data.skipping import Skips
-from kerncast.data.text_table import LINE, read_csv_text, read_parquet_table, respelled
+from kerncast.data.tables import LINE, as_type, read_csv_text, read_parquet_table, respelled
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library import devices
 from kerncast.library.families.gemm_ck_tile import ck_tile
 from kerncast.library.families.grouped_conv_ck_tile import ConvKernel, parse_conv_kernel
 from kerncast.library.ops.grouped_conv import grouped_conv_forward
+
+NAME_FORM = (
+    "gemm[_universal]_{dtype}_{layout}_{pipeline}_{epilogue}_{scheduler}_{pad m}_{pad n}_{pad k}_{persistent}"
+    "_{tile}_{warps}_{warp tile}"
+)
+PADS = ("pad_m", "pad_n", "pad_k")
+FLAGS = (*PADS, "persistent")
+SIZES = tuple(f"{kind}_{side}" for kind in ("tile", "warp", "warp_tile") for side in "mnk")
+
+
+def _labels(parameter: object) -> str:
+    assert isinstance(parameter, Categorical)
+    return "|".join(label for label, _ in parameter.labels)
+
+
+_CONFIG, _PROBLEM = ck_tile.config.parameters, ck_tile.problem.parameters
+_SHAPE = r"_(\d{1,4})x(\d{1,4})x(\d{1,4})"
+_NAME = re.compile(
+    rf"gemm(?:_universal)?_({_labels(_PROBLEM['dtype'])})_({_labels(_PROBLEM['layout'])})"
+    rf"_({_labels(_CONFIG['pipeline'])})_({_labels(_CONFIG['epilogue'])})_({_labels(_CONFIG['scheduler'])})"
+    + r"_(True|False)" * len(FLAGS) + _SHAPE * 3
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GemmKernel:
+    """What the name of a kernel says."""
+
+    dtype: str
+    layout: str
+    config: Mapping[str, Value]
+    corrected: bool
+    """Whether the kernel pads although its name says that it does not."""
+
+
+def parse_gemm_kernel(name: str, *, as_named: bool = False) -> GemmKernel:
+    """Parse the name of a kernel.
+
+    Kernels of the pipeline mem pad all three sides whatever their name says; CK's own tools correct the flags too. With
+    `as_named` the flags are those of the name, by which a build finds the kernel.
+    """
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise InvalidValue(f"a kernel's name must be {NAME_FORM}, got '{name}'")
+    dtype, layout, pipeline, epilogue, scheduler, *rest = found.groups()
+    config: dict[str, Value] = {"pipeline": pipeline, "epilogue": epilogue, "scheduler": scheduler}
+    config |= {flag: text == "True" for flag, text in zip(FLAGS, rest, strict=False)}
+    config |= {size: int(text) for size, text in zip(SIZES, rest[len(FLAGS) :], strict=True)}
+    corrected = not as_named and pipeline == "mem" and not all(config[flag] for flag in PADS)
+    if corrected:
+        config |= dict.fromkeys(PADS, True)
+    for size in SIZES:
+        if _CONFIG[size].index(config[size]) is None:
+            raise InvalidValue(f"{size} must be {_CONFIG[size].describe()}, got {config[size]} in '{name}'")
+    return GemmKernel(dtype, layout, config, corrected)
+
+
+KINDS = {pl.Int64: "a whole number", pl.Float64: "a number", pl.Boolean: "true or false"}
+
+
+def typed(table: pl.DataFrame, types: Mapping[str, type[pl.DataType]], skips: Skips) -> pl.DataFrame:
+    """Convert the columns that `types` names; rows with a cell that does not fit are skipped."""
+    for name in (name for name in types if name in table.columns):
+        values = table[name]
+        if values.dtype == pl.String and types[name] != pl.String:
+            values = values.set(values == "", None)
+        lost = as_type(values, types[name]).is_null() & values.is_not_null()
+        kind = f"{name.rpartition('.')[2]} must be {KINDS.get(types[name], 'text')}"
+        table = skips.drop(table.with_columns(values), lost, kind, name)
+    return table.select(as_type(table[name], dtype) for name, dtype in types.items() if name in table.columns)
+
+
+def in_range(table: pl.DataFrame, sizes: Mapping[str, Parameter], skips: Skips) -> pl.DataFrame:
+    """Keep rows whose sizes are present and valid for their parameters."""
+    for name, size in sizes.items():
+        if isinstance(size, Int):
+            outside = ~pl.col(name).is_between(size.low, size.high).fill_null(False)
+            table = skips.drop(table, outside, f"{name} must be {size.describe()}", name)
+    return table
+
 
 # Sizes of a convolution: those that every table has, and those that tables of 2-D kernels leave out.
 CONV_SIZES = ("N", "C", "K", "G", "Hi", "Wi", "Y", "X", "stride_h", "stride_w", "pad_h", "pad_w")

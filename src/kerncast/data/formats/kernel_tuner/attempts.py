@@ -24,7 +24,7 @@ from kerncast.data.formats import Imported, Options
 from kerncast.data.json_entries import Entries, read_unclosed
 from kerncast.data.schema import MEASURED
 from kerncast.data.skipping import BadRows, Skips, bad_row
-from kerncast.data.text_table import LINE
+from kerncast.data.tables import LINE
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library import devices
 from kerncast.library.declared import diagram

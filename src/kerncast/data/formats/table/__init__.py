@@ -48,9 +48,9 @@ from kerncast.core.parameters import Categorical, Parameter
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
 from kerncast.data.formats import Imported, Importer, Options, extra_columns, listed, rows_to_write
-from kerncast.data.formats.table.columns import times_of
+from kerncast.data.formats.table.columns import OPEN, times_of
 from kerncast.data.skipping import Skips, shortened
-from kerncast.data.text_table import LINE, read_csv_text, read_parquet_table, refuse_cells, refuse_rows, respelled
+from kerncast.data.tables import LINE, read_csv_text, read_parquet_table, refuse_cells, refuse_rows, respelled
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.library import devices
 from kerncast.library.declared.declaration import Declaration, declaration_of, declared_family
@@ -60,8 +60,6 @@ from kerncast.library.declared.family_file import TABLES, declaration_in_file, f
 OWN_FAMILY = "a family of your own declares a kernel's parameters, see docs/ops-and-families.md"
 # Names of unknown devices that a message lists.
 OTHERS_SHOWN = 3
-# What a draft could not guess.
-OPEN = "?"
 # What columns say about the outcome of a run, in words that need no explanation.
 OUTCOMES = {
     **dict.fromkeys(("true", "1", "yes", "y", "ok", "pass", "passed", "success", "succeeded", "valid", "correct"), "ok"),

@@ -17,25 +17,29 @@ from kerncast.core.io.quoting import toml_comment, toml_string, toml_table
 from kerncast.core.op import Family
 from kerncast.core.parameters import Bool, Categorical, Parameter
 from kerncast.data.formats import listed
-from kerncast.data.formats.table import OPEN, OUTCOMES, OWN_FAMILY
+from kerncast.data.formats.table import OUTCOMES, OWN_FAMILY
 from kerncast.data.formats.table.columns import (
     FITTING,
     MOST_LABELS,
     NOT_THE_TIME,
     ODD,
+    OPEN,
     TIME_WORDS,
     UNITS,
+    Drafted,
     labels_of,
     numbers,
+    own_kernels,
+    own_op,
+    part_of,
     plain,
     texts,
     times_of,
     whole_numbers,
     words,
 )
-from kerncast.data.formats.table.own_op import Drafted, own_kernels, own_op, part_of
 from kerncast.data.schema import Status
-from kerncast.data.text_table import LINE
+from kerncast.data.tables import LINE
 from kerncast.errors import InvalidValue
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named, family_tables

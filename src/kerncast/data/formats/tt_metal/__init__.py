@@ -40,7 +40,7 @@ from kerncast.data.formats.tt_metal.vectors import (
 from kerncast.data.formats.tt_metal.writing import write_reshards
 from kerncast.data.json_entries import list_entries
 from kerncast.data.skipping import BadRows, Skips, bad_row
-from kerncast.data.text_table import LINE
+from kerncast.data.tables import LINE
 from kerncast.errors import BadFile, InvalidValue
 
 __all__ = ["ReshardLines", "TtSweep", "TtnnCsv"]

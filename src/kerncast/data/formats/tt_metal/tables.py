@@ -26,7 +26,7 @@ from kerncast.core.io.foreign import guarded, gunzip_to
 from kerncast.core.op import Family
 from kerncast.data.formats import Head, Imported, Importer, Options, extra_columns, measured_on
 from kerncast.data.skipping import BadRows, Skips
-from kerncast.data.text_table import LINE, fold_one_hot, numbers, read_csv_text, refuse_cells, respelled, whole_numbers
+from kerncast.data.tables import LINE, fold_one_hot, numbers, read_csv_text, refuse_cells, respelled, whole_numbers
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library import devices
 from kerncast.library.families.single import (

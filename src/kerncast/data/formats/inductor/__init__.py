@@ -1,9 +1,8 @@
-"""What torch.compile's max-autotune timed, from the logs that PyTorch Inductor writes.
+"""What torch.compile's max-autotune timed: the logs that Inductor writes, and its autotunes as measurements.
 
-`text` reads what it prints, `documents` the files that it writes on request, `autotune` is what both give. A row is a choice
-that was timed, of `gemm/triton` on a GPU and of `gemm/inductor_cpp` on a CPU. What the log says of other ops and other kernels
-is left out and counted.
-"""
+`logs` reads what it prints and the files that it writes on request; hooks in a running compile (`kerncast.torch`) give the
+same. A row is a choice that was timed, of `gemm/triton` on a GPU and of `gemm/inductor_cpp` on a CPU. What a log says of other
+ops and other kernels is left out and counted."""
 
 from __future__ import annotations
 
@@ -15,21 +14,122 @@ from typing import Any
 
 import polars as pl
 
+from kerncast.core import dtypes
 from kerncast.core.device import Device
 from kerncast.core.io.foreign import JSON, load_json
 from kerncast.core.op import Family
-from kerncast.data.autotune_rows import PACKED, choice_rows
+from kerncast.core.parameters import Value
+from kerncast.data import schema
 from kerncast.data.formats import Head, Imported, Importer, Options, measured_on
-from kerncast.data.formats.inductor_logs.autotune import CPP, Autotune
-from kerncast.data.formats.inductor_logs.documents import is_choice_line, is_list, read_choice_lines, read_list
-from kerncast.data.formats.inductor_logs.text import is_text_log, read_text
-from kerncast.data.formats.torch_settings import settings
+from kerncast.data.formats.inductor.logs import (
+    CPP,
+    Autotune,
+    is_choice_line,
+    is_list,
+    is_text_log,
+    read_choice_lines,
+    read_list,
+    read_text,
+)
 from kerncast.data.skipping import LINE
-from kerncast.errors import BadFile, InvalidValue
+from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library import devices
 from kerncast.library.families.gemm_inductor_cpp import gemm_inductor_cpp
 from kerncast.library.families.gemm_triton import triton
-from kerncast.library.families.torch_products import Described, gemm_problem
+from kerncast.library.families.inductor_choices import flex_attention_triton
+from kerncast.library.families.torch_products import Described, gemm_problem, triton_config, worded
+
+FAILED = "Inductor could not run it, and does not say why"
+# Operators whose C++ kernel takes packed weights, as those of gemm/inductor_cpp do.
+PACKED = ("packed_linear", "linear_unary", "mm", "addmm")
+
+
+def choice_rows(
+    op: str,
+    choices: Sequence[Mapping[str, Any]],
+    family: Family,
+    problem: Mapping[str, Any],
+    device: Device | None,
+    left_out: Counter[str],
+) -> Iterator[dict[str, Any]]:
+    """A row for each choice of an autotune that the family has; `order` is its place. The others are counted by reason.
+
+    A choice is as `families.torch_products.Described` has it, with `ms`, the milliseconds, or None if it did not run.
+    """
+    # Rules about the hardware are not asked of families whose configs may fail: what ran is a fact.
+    bindings = family.bindings(problem, None if family.can_fail else device)
+    library = _library(op, choices)
+    seen = set()
+    for order, choice in enumerate(choices):
+        config = _config(family, choice, order == library)
+        if isinstance(config, str):
+            left_out[config] += 1
+            continue
+        broken = family.config.validate(config, bindings)
+        label = _label(choice)
+        chosen = repr(sorted(config.items()))
+        if broken or label is None or chosen in seen:
+            left_out[str(broken[0]) if broken else "not timed" if label is None else "a config that occurs twice"] += 1
+            continue
+        seen.add(chosen)
+        yield {
+            **{f"problem.{name}": value for name, value in problem.items()},
+            **{f"config.{name}": config.get(name) for name in family.config.parameters},
+            "order": order,
+            **label,
+        }
+
+
+def _library(op: str, choices: Sequence[Mapping[str, Any]]) -> int | None:
+    """Which choice is the library's: the one named as the operator, else the first; a second one would share its config."""
+    externs = [order for order, choice in enumerate(choices) if choice.get("kind") == "extern"]
+    named = [order for order in externs if choices[order].get("name") == op]
+    return next(iter(named or externs), None)
+
+
+def _config(family: Family, choice: Mapping[str, Any], is_library: bool) -> dict[str, Any] | str:
+    """The config of a choice; a text says why there is none."""
+    kind = choice.get("kind")
+    if kind == "extern":
+        return dict(family.library) if is_library and family.library else "a second library kernel"
+    if family is gemm_inductor_cpp and kind == "default" and choice.get("template") == "CppGemmTemplate":
+        return {"kind": "default"}
+    if family is gemm_inductor_cpp and kind == "tile" and isinstance(choice.get("config"), dict):
+        return dict(choice["config"])
+    if kind == "triton" and isinstance(choice.get("params"), dict):
+        template, params = str(choice.get("template")), choice["params"]
+        if family is triton:
+            return triton_config(template, params) or f"template {template} with parameters that {family.id} lacks"
+        if family is flex_attention_triton and template == "triton::flex_attention":
+            return {name: params.get(name) for name in family.config.parameters}
+    return f"{kind} is no kernel of {family.id}"
+
+
+def _label(choice: Mapping[str, Any]) -> dict[str, Any] | None:
+    """`status` and `time_ns`; None: it was not timed."""
+    if "ms" not in choice:
+        return None
+    ms = choice["ms"]
+    if ms is None:
+        return {"status": str(schema.Status.LAUNCH_ERROR), "time_ns": None, "error": FAILED}
+    return {"status": str(schema.Status.OK), "time_ns": float(ms) * 1e6, "error": None}
+
+
+RULES = {**gemm_inductor_cpp.problem.parameters, **triton.problem.parameters}
+
+
+def settings(given: Mapping[str, str], names: Sequence[str]) -> dict[str, Value]:
+    """The values of `constants`, checked; only some `names` apply to a format."""
+    found: dict[str, Value] = {}
+    for name, text in given.items():
+        if name not in names:
+            raise NotFound.named("parameter for `constants`", name, names)
+        value = dtypes.named(text) or text if name == "dtype" else worded(text.capitalize() if name == "tf32" else text)
+        if RULES[name].index(value) is None:
+            raise InvalidValue(f"`constants` {name} must be {RULES[name].describe()}, got '{text}'")
+        found[name] = value
+    return found
+
 
 SETTABLE = ("dtype", "layout", "tf32", "threads")
 LONGEST_REASON = 200

@@ -12,9 +12,9 @@ import polars as pl
 from kerncast.core.io.terminal import printable
 from kerncast.core.op import Family
 from kerncast.core.parameters import Value
+from kerncast.data.choices import REASONS, Solutions
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import Evaluation
-from kerncast.evaluating.solutions.solution import REASONS, Solutions
 
 Values = tuple[Value, ...]
 

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kerncast.answering.exporters.lookup_table import SCALARS
+from kerncast.data.choices import OPS, LeftOut, Solution, Target, Tile, choice, of_tile, require_triton
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.evaluating.solutions.solution import LeftOut, Solution, Target
-from kerncast.evaluating.solutions.torch_tiles import OPS, Tile, choice, of_tile, require_triton
 from kerncast.library.families.torch_products import dtype_of, storage_of
 
 TABLE = "PyTorch Inductor lookup table"
 LOG = "PyTorch Inductor max-autotune log"
+# What a key of a product with a bias says of scales.
+SCALARS = "alpha=1&beta=1"
 KEY = re.compile(r"(?:(?P<device>.*?)\+)?(?P<inputs>\(\(torch\.[^+]*\),?\))(?:\+(?P<scalars>[^+=]+=.*))?\+(?P<op>\w+)")
 # Keys are usually a tenth of this; matching time grows with the square of the length.
 LONGEST_KEY = 2_000

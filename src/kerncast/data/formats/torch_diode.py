@@ -1,11 +1,13 @@
-"""torch-diode's datasets: the Triton configs that Inductor timed for mm, addmm and bmm, as JSON or msgpack.
+"""torch-diode's files, as JSON or msgpack, taken apart.
 
-    {"hardware": {"NVIDIA H100": {"operation": {"mm": {"solution":
-        {"{\\"B\\": 1, \\"M\\": 64, …}": {"timed_configs": [{"config": {"block_m": 64, …}, "time": 0.0123}, …]}}}}}}
+    {"hardware": {"NVIDIA H100": {"operation": {"mm": {"solution": {SHAPE: {"config": [TILE, …]}}}}}}}    a table
+    {"hardware": … {SHAPE: {"timed_configs": [{"config": TILE, "time": 0.02}, …]}}}                       a dataset
+    {"config": [TILE, …]}                                                  a max-autotune solution, for every problem
+    {"mm": {"config": [TILE, …]}, "addmm": …}                              one for each operation
 
-`data.diode_files` says what else is in such a file. Times are milliseconds, although torch-diode's types call them seconds.
-A shape does not say how A and B are stored. torch-diode's own collection multiplies contiguous tensors, so the layout is rrr
-unless `constants` says another.
+SHAPE is the text of a JSON object (B, M, N, K, M_dtype, K_dtype, …), TILE an object (block_m, block_n, block_k,
+num_stages, num_warps, …) or its text. Times are milliseconds, although torch-diode's types call them seconds: they are what
+Inductor measured. Formats as written by https://github.com/exclamaforte/diode
 """
 
 from __future__ import annotations
@@ -17,20 +19,119 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from kerncast.core.device import Device
-from kerncast.core.io.foreign import JSON, guarded, load_document
-from kerncast.data.diode_files import Unusable, as_object, entries, is_diode, problem_of
+from kerncast.core.io.foreign import JSON, decode_json, guarded, key_rule, load_document
+from kerncast.data.choices import OPS, LeftOut, Solution, Target, Tile, of_tile, require_triton
 from kerncast.data.formats import Head, Imported, Importer, Options, measured_on
-from kerncast.data.formats.torch_settings import settings
+from kerncast.data.formats.inductor import settings
 from kerncast.data.schema import Status
 from kerncast.data.skipping import LINE, BadRows, Skips, bad_row
 from kerncast.errors import BadFile, InvalidValue, quoted
 from kerncast.library import devices
 from kerncast.library.families.gemm_triton import triton
 from kerncast.library.families.inductor_templates import config_of
-from kerncast.library.families.torch_products import WORDS
+from kerncast.library.families.torch_products import WORDS, dtype_of
+
+LEVELS = ("hardware", "operation", "solution")
+TIMED = "timed_configs"
+CONFIGS = ("config", TIMED)
+# torch-diode's converter gives this name to configs without an operation.
+ANY_OP = "default"
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """A matrix product; sizes that were symbols at compile time are text (`s77`)."""
+
+    M: int | str
+    N: int | str
+    K: int | str
+    M_dtype: str
+    K_dtype: str
+    B: int | str = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The configs in one place of the file, and what they are for; None: the file does not say."""
+
+    hardware: str | None
+    op: str | None
+    shape: str | None
+    items: list[Any]
+    """Configs, or with `timed` objects with a `config` and a `time`."""
+    timed: bool
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """Why gemm has no such problem: `shape` (a symbol) or `dtype`, and what says so."""
+
+    reason: str
+    name: str
+
+
+def is_diode(data: Mapping[Any, Any]) -> bool:
+    """Whether an object looks like one of these files."""
+    if any(isinstance(data.get(level), dict) for level in LEVELS) or isinstance(data.get("config"), list):
+        return True
+    parts = list(data.values())
+    return bool(parts) and all(isinstance(part, dict) and isinstance(part.get("config"), list) for part in parts)
+
+
+def as_object(value: Any, what: str) -> dict[str, Any]:
+    """An object, or the text of one."""
+    if isinstance(value, str):
+        try:
+            value = decode_json(value)
+        except msgspec.DecodeError as error:
+            raise BadFile(f"{what} is text that is not JSON ({error}): '{value:.100}'") from error
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise BadFile(f"{what} must be an object, got {value!r:.100}")
+    return value
+
+
+def entries(data: Mapping[str, Any], hardware: str | None = None, op: str | None = None) -> Iterator[Entry]:
+    """Every list of configs in a file, in its order."""
+    level = next((name for name in LEVELS if name in data), None)
+    if level is not None:
+        for name, part in as_object(data[level], f"`{level}`").items():
+            inner = as_object(part, f"`{level}` of '{name:.100}'")
+            if level == "solution":
+                yield _entry(hardware, op, name, inner)
+            else:
+                yield from entries(inner, name if level == "hardware" else hardware, name if level == "operation" else op)
+    elif any(name in data for name in CONFIGS):
+        yield _entry(hardware, op, None, data)
+    else:
+        for name, part in data.items():
+            yield _entry(hardware, None if name == ANY_OP else name, None, as_object(part, f"'{name:.100}'"))
+
+
+def _entry(hardware: str | None, op: str | None, shape: str | None, part: Mapping[str, Any]) -> Entry:
+    name = next((name for name in CONFIGS if name in part), None)
+    listed = part[name] if name is not None else None
+    if not isinstance(listed, list):
+        raise BadFile(f"a solution must have a list of configs under `config` or `{TIMED}`, got {dict(part)!s:.100}")
+    return Entry(hardware, op, shape, listed, name == TIMED)
+
+
+def problem_of(text: str) -> dict[str, Any] | Unusable:
+    """The sizes and the dtype of a shape; it never says how A and B are stored."""
+    try:
+        shape = msgspec.convert(as_object(text, "a shape"), Shape)
+    except msgspec.ValidationError as error:
+        raise BadFile(f"not a shape ({key_rule(error)}): '{text:.200}'") from error
+    sizes = {"M": shape.M, "N": shape.N, "K": shape.K, "batch": shape.B}
+    if any(isinstance(size, str) for size in sizes.values()):
+        return Unusable("shape", text)
+    dtype = dtype_of(shape.M_dtype)
+    if dtype is None or shape.K_dtype != shape.M_dtype:
+        return Unusable("dtype", f"{shape.M_dtype}, {shape.K_dtype}")
+    return {**sizes, "dtype": dtype}
+
 
 # Operation → what it computes beyond the product.
 OPERATIONS: Mapping[str, Mapping[str, Any]] = {"mm": {}, "addmm": {"bias": True}, "bmm": {}}
@@ -220,3 +321,33 @@ def _device(hardware: str, options: Options) -> Device | None:
             f"its hardware '{quoted(hardware)}' is not the name of a known device: add `device={alike}` if it is that"
         )
     return None
+
+
+DIODE = "torch-diode file"
+
+
+def read_diode(data: Mapping[str, Any], target: Target) -> Iterator[Solution | LeftOut]:
+    """The choices of a file, in its order; the fastest first where it has times."""
+    require_triton(target, DIODE)
+    for entry in entries(data):
+        configs = _preferred(entry)
+        if entry.hardware is not None and not target.is_on(entry.hardware):
+            yield LeftOut("device", entry.hardware, len(configs))
+        elif entry.op is not None and (entry.op not in OPS or (entry.shape is None and entry.op != OPS[0])):
+            yield LeftOut("op", entry.op, len(configs))
+        else:
+            problem = {} if entry.shape is None else problem_of(entry.shape)
+            for config in configs:
+                if isinstance(problem, Unusable):
+                    yield LeftOut(problem.reason, problem.name)
+                else:
+                    yield of_tile(problem, Tile.read(as_object(config, "a config")))
+
+
+def _preferred(entry: Entry) -> list[Any]:
+    if not entry.timed:
+        return entry.items
+    timed = [as_object(item, "a timed config") for item in entry.items]
+    if not all(isinstance(item.get("time"), int | float) and "config" in item for item in timed):
+        raise BadFile("a timed config must have `config` and a number under `time`")
+    return [item["config"] for item in sorted(timed, key=lambda item: item["time"])]
