@@ -19,12 +19,12 @@ from kerncast.training.train import train
 ROOT = Path(__file__).parents[1]
 # What loads code that was compiled for the CPU it runs on, the quickstart with it.
 PARTS = (
-    "backends/test_cpu.py",
-    "backends/test_cpu_conv.py",
-    "backends/test_cpu_reshard.py",
-    "cli/test_quickstart.py",
+    "measuring/backends/test_cpu.py",
+    "measuring/backends/test_cpu_conv.py",
+    "measuring/backends/test_cpu_reshard.py",
+    "app/cli/test_quickstart.py",
     "native/test_blob.py",
-    "exporting/test_tree_alone.py",
+    "answering/exporters/test_tree_alone.py",
     "answering/test_dispatch.py",
 )
 pytestmark = pytest.mark.needs("make soak", "an x86-64 CPU", "gcc", "qemu-user")

@@ -122,7 +122,7 @@ def test_arrays(tmp_path):
 
 
 def test_queries():
-    """JSON requests in Python; `tests/compiling` asks the same of C, under sanitizers."""
+    """JSON requests in Python; `tests/native` asks the same of C, under sanitizers."""
     model = Model.load(ELSEWHERE / "gbdt")
     ready = Query(among([model]), compile=False)
     known = {str(status) for status in Answered if StatusPlace.JSON in status.places}
