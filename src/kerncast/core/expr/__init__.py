@@ -30,6 +30,7 @@ from kerncast.core.expr.trace import (
     mod,
     power_of_two_in,
     sqrt,
+    values_of,
     where,
 )
 
@@ -55,5 +56,6 @@ __all__ = [
     "sqrt",
     "substitute",
     "symbol",
+    "values_of",
     "where",
 ]

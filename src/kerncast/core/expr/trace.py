@@ -30,6 +30,11 @@ class Namespace:
         return iter(self._entries)
 
 
+def values_of(p: Namespace, *names: str) -> dict[str, Expr]:
+    """Symbols by their own names, as features."""
+    return {name: getattr(p, name) for name in names}
+
+
 def ceil(x: Operand) -> Expr:
     """The smallest whole number ≥ x."""
     return node("ceil", x)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kerncast.core.dtypes import bytes_per_element, dtype_parameter
-from kerncast.core.expr import Expr, Namespace, log2, minimum, mod, where
+from kerncast.core.expr import Expr, Namespace, log2, minimum, mod, values_of, where
 from kerncast.core.op import Op, Work
 from kerncast.core.parameters import Categorical, Int
 from kerncast.core.space import Constraint
@@ -81,15 +81,7 @@ class AttentionContext(Op):
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         return {
-            "batch": p.batch,
-            "seq_len": p.seq_len,
-            "past_len": p.past_len,
-            "heads": p.heads,
-            "kv_heads": p.kv_heads,
-            "head_dim": p.head_dim,
-            "window": p.window,
-            "dtype": p.dtype,
-            "kv_dtype": p.kv_dtype,
+            **values_of(p, "batch", "seq_len", "past_len", "heads", "kv_heads", "head_dim", "window", "dtype", "kv_dtype"),
             "heads_per_kv_head": p.heads / p.kv_heads,
             "total_heads": p.batch * p.heads,
             "tokens": p.tokens,
@@ -134,11 +126,7 @@ class AttentionEncoder(Op):
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         return {
-            "batch": p.batch,
-            "seq_len": p.seq_len,
-            "heads": p.heads,
-            "head_dim": p.head_dim,
-            "dtype": p.dtype,
+            **values_of(p, "batch", "seq_len", "heads", "head_dim", "dtype"),
             "total_heads": p.batch * p.heads,
             "tokens": p.tokens,
             "log2_tokens": log2(p.tokens),
@@ -189,14 +177,7 @@ class AttentionGeneration(Op):
         work = self.work(p)
         roofline = work.roofline_ns(hw)
         return {
-            "batch": p.batch,
-            "context_len": p.context_len,
-            "heads": p.heads,
-            "kv_heads": p.kv_heads,
-            "head_dim": p.head_dim,
-            "window": p.window,
-            "dtype": p.dtype,
-            "kv_dtype": p.kv_dtype,
+            **values_of(p, "batch", "context_len", "heads", "kv_heads", "head_dim", "window", "dtype", "kv_dtype"),
             "keys": p.visible_keys,
             "heads_per_kv_head": p.heads / p.kv_heads,
             "kv_pairs": p.batch * p.kv_heads,
@@ -245,22 +226,14 @@ class FlexAttention(Op):
         work = self.work(p)
         roofline = work.roofline_ns(hw)
         return {
-            "batch": p.batch,
-            "heads": p.heads,
-            "q_len": p.q_len,
-            "kv_len": p.kv_len,
-            "head_dim": p.head_dim,
+            **values_of(p, "batch", "heads", "q_len", "kv_len", "head_dim"),
             "total_heads": p.batch * p.heads,
             "log2_total_heads": log2(p.batch * p.heads),
             "log2_q_len": log2(p.q_len),
             "log2_kv_len": log2(p.kv_len),
             "log2_queries": log2(p.batch * p.heads * p.q_len),
             "arithmetic_intensity": work.flops / work.bytes,
-            "q_layout": p.q_layout,
-            "mod_nodes": p.mod_nodes,
-            "mod_args": p.mod_args,
-            "dtype": p.dtype,
-            "element_bytes": p.element_bytes,
+            **values_of(p, "q_layout", "mod_nodes", "mod_args", "dtype", "element_bytes"),
             "roofline_ns": roofline,
             "log2_roofline_ns": log2(roofline),
         }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kerncast.core.dtypes import bytes_per_element, dtype_parameter
-from kerncast.core.expr import Expr, Namespace, log2, maximum, mod, power_of_two_in, where
+from kerncast.core.expr import Expr, Namespace, log2, maximum, mod, power_of_two_in, values_of, where
 from kerncast.core.op import Op, Work
 from kerncast.core.parameters import Bool, Categorical, Computed, Int
 from kerncast.core.space import Constraint
@@ -117,10 +117,7 @@ class Gemm(Op):
         roofline = work.roofline_ns(hw)
         return {
             # The thirteen problem features of CK Tile's heuristics, under their own names.
-            "M": p.M,
-            "N": p.N,
-            "K": p.K,
-            "split_k": p.split_k,
+            **values_of(p, "M", "N", "K", "split_k"),
             "log2_M": log2(maximum(p.M, 1)),
             "log2_N": log2(maximum(p.N, 1)),
             "log2_K": log2(maximum(p.K, 1)),
@@ -131,9 +128,7 @@ class Gemm(Op):
             "aspect_ratio_nk": p.N / p.K,
             "layout": p.layout,
             # kerncast's own.
-            "batch": p.batch,
-            "dtype": p.dtype,
-            "element_bytes": p.element_bytes,
+            **values_of(p, "batch", "dtype", "element_bytes"),
             "roofline_ns": roofline,
             "log2_roofline_ns": log2(roofline),
             # Constant where everything is packed and has no epilogue, so models of such data do not read them.
@@ -183,9 +178,7 @@ class MixedMm(Op):
         work = self.work(p)
         roofline = work.roofline_ns(hw)
         return {
-            "M": p.M,
-            "N": p.N,
-            "K": p.K,
+            **values_of(p, "M", "N", "K"),
             "log2_M": log2(p.M),
             "log2_N": log2(p.N),
             "log2_K": log2(p.K),
@@ -195,9 +188,7 @@ class MixedMm(Op):
             "aspect_ratio_mk": p.M / p.K,
             "aspect_ratio_nk": p.N / p.K,
             "weight_share": p.K * p.N * p.b_bytes / work.bytes,
-            "layout": p.layout,
-            "dtype": p.dtype,
-            "b_dtype": p.b_dtype,
+            **values_of(p, "layout", "dtype", "b_dtype"),
             "roofline_ns": roofline,
             "log2_roofline_ns": log2(roofline),
         }

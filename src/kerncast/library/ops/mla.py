@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kerncast.core.dtypes import bytes_per_element, dtype_parameter
-from kerncast.core.expr import Expr, Namespace, constant, log2, where
+from kerncast.core.expr import Expr, Namespace, constant, log2, values_of, where
 from kerncast.core.op import Op, Work
 from kerncast.core.parameters import Categorical, Int
 from kerncast.library.ops.attention import BATCH, HEADS, KV_DTYPE, PAST, causal_pairs
@@ -54,12 +54,7 @@ class MlaContext(Op):
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         return {
-            "batch": p.batch,
-            "seq_len": p.seq_len,
-            "past_len": p.past_len,
-            "heads": p.heads,
-            "dtype": p.dtype,
-            "kv_dtype": p.kv_dtype,
+            **values_of(p, "batch", "seq_len", "past_len", "heads", "dtype", "kv_dtype"),
             "total_heads": p.batch * p.heads,
             "tokens": p.tokens,
             "log2_tokens": log2(p.tokens),
@@ -101,11 +96,7 @@ class MlaGeneration(Op):
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         return {
-            "batch": p.batch,
-            "context_len": p.context_len,
-            "heads": p.heads,
-            "dtype": p.dtype,
-            "kv_dtype": p.kv_dtype,
+            **values_of(p, "batch", "context_len", "heads", "dtype", "kv_dtype"),
             "log2_batch": log2(p.batch),
             "log2_context_len": log2(p.context_len),
             "log2_total_keys": log2(p.batch * p.context_len),
@@ -146,10 +137,7 @@ class MlaBmm(Op):
         work = self.work(p)
         roofline = work.roofline_ns(hw)
         return {
-            "tokens": p.tokens,
-            "heads": p.heads,
-            "stage": p.stage,
-            "dtype": p.dtype,
+            **values_of(p, "tokens", "heads", "stage", "dtype"),
             "log2_tokens": log2(p.tokens),
             "log2_heads": log2(p.heads),
             "log2_flops": log2(work.flops),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kerncast.core.dtypes import activation_bytes, bytes_per_element, dtype_parameter
-from kerncast.core.expr import Expr, Namespace, Table, log2, lookup, maximum, minimum, mod, sqrt, where
+from kerncast.core.expr import Expr, Namespace, Table, log2, lookup, maximum, minimum, mod, sqrt, values_of, where
 from kerncast.core.op import Op, Work
 from kerncast.core.parameters import Int
 from kerncast.core.space import Constraint
@@ -131,20 +131,23 @@ class Moe(Op):
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         return {
-            "tokens": p.tokens,
-            "hidden": p.hidden,
-            "inter": p.inter,
-            "top_k": p.top_k,
-            "experts": p.experts,
-            "tp": p.tp,
-            "ep": p.ep,
-            "dtype": p.dtype,
-            "imbalance": p.imbalance,
-            "local_experts": p.local_experts,
-            "local_inter": p.local_inter,
-            "slots": p.slots,
-            "experts_hit": p.experts_hit,
-            "busiest_slots": p.busiest_slots,
+            **values_of(
+                p,
+                "tokens",
+                "hidden",
+                "inter",
+                "top_k",
+                "experts",
+                "tp",
+                "ep",
+                "dtype",
+                "imbalance",
+                "local_experts",
+                "local_inter",
+                "slots",
+                "experts_hit",
+                "busiest_slots",
+            ),
             "log2_tokens": log2(p.tokens),
             "tokens_per_expert": p.slots / p.local_experts,
             "log2_tokens_per_expert": log2(p.slots / p.local_experts),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kerncast.core.dtypes import bytes_per_element, dtype_parameter
-from kerncast.core.expr import Expr, Namespace, log2, mod, where
+from kerncast.core.expr import Expr, Namespace, log2, mod, values_of, where
 from kerncast.core.op import Op, Work
 from kerncast.core.parameters import Categorical, Int
 from kerncast.core.space import Constraint
@@ -55,13 +55,7 @@ class CausalConv(Op):
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         return {
-            "phase": p.phase,
-            "batch": p.batch,
-            "seq_len": p.seq_len,
-            "channels": p.channels,
-            "width": p.width,
-            "dtype": p.dtype,
-            "tokens": p.tokens,
+            **values_of(p, "phase", "batch", "seq_len", "channels", "width", "dtype", "tokens"),
             "log2_tokens": log2(p.tokens),
             "log2_seq_len": log2(p.seq_len),
             "log2_channels": log2(p.channels),
@@ -123,17 +117,9 @@ class LinearAttention(Op):
 
     def features(self, p: Namespace, hw: Namespace) -> Mapping[str, Expr]:
         return {
-            "kind": p.kind,
-            "phase": p.phase,
-            "batch": p.batch,
-            "seq_len": p.seq_len,
-            "k_heads": p.k_heads,
-            "v_heads": p.v_heads,
-            "k_dim": p.k_dim,
-            "v_dim": p.v_dim,
-            "dtype": p.dtype,
-            "state_dtype": p.state_dtype,
-            "tokens": p.tokens,
+            **values_of(
+                p, "kind", "phase", "batch", "seq_len", "k_heads", "v_heads", "k_dim", "v_dim", "dtype", "state_dtype", "tokens"
+            ),
             "heads_per_key_head": p.v_heads / p.k_heads,
             "total_heads": p.batch * p.v_heads,
             "log2_tokens": log2(p.tokens),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kerncast.core.dtypes import bytes_per_element, dtype_parameter
-from kerncast.core.expr import Expr, Namespace, constant, log2, where
+from kerncast.core.expr import Expr, Namespace, constant, log2, values_of, where
 from kerncast.core.op import Op, Work
 from kerncast.core.parameters import Categorical, Int
 
@@ -36,10 +36,7 @@ class Quantize(Op):
         work = self.work(p)
         roofline = work.roofline_ns(hw)
         return {
-            "M": p.M,
-            "K": p.K,
-            "dtype": p.dtype,
-            "part": p.part,
+            **values_of(p, "M", "K", "dtype", "part"),
             "log2_M": log2(p.M),
             "log2_K": log2(p.K),
             "log2_MK": log2(p.M * p.K),
@@ -85,12 +82,7 @@ class Collective(Op):
         work = self.work(p)
         roofline = work.roofline_ns(hw)
         return {
-            "kind": p.kind,
-            "elements": p.elements,
-            "gpus": p.gpus,
-            "dtype": p.dtype,
-            "steps": p.steps,
-            "message_bytes": p.message_bytes,
+            **values_of(p, "kind", "elements", "gpus", "dtype", "steps", "message_bytes"),
             "log2_message_bytes": log2(p.message_bytes),
             "log2_link_bytes": log2(p.link_bytes),
             "log2_bytes_per_step": log2(p.message_bytes / p.gpus),
