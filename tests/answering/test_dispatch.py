@@ -18,7 +18,7 @@ from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library import devices
 from kerncast.library.families.gemm_cpu import gemm_cpu
 from kerncast.measuring.backends.cpu import CpuBackend
-from kerncast.measuring.backends.cpu.gemm.arrays import Product
+from kerncast.measuring.backends.cpu.gemm.arrays import MatrixProduct
 from kerncast.models.answer import Answer, Answered, Tier
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.train import Recipe, train
@@ -117,7 +117,7 @@ def test_operands_are_used_where_they_lie():
     """Parts of matrices by rows or columns need no copy and say so in the layout; only odd strides are copied."""
     found = {}
     for name, array in stored(6, 9, "float32").items():
-        product = Product.of(array, np.ones((9, 4), np.float32))
+        product = MatrixProduct.of(array, np.ones((9, 4), np.float32))
         found[name] = product.values["layout"], product.a.copied, product.a.stride
     assert found["by rows"] == ("rrr", False, 9)
     assert found["part of rows"] == ("rrr", False, 14)
@@ -130,7 +130,9 @@ def test_operands_are_used_where_they_lie():
         "unaligned",
     }
     layouts = {
-        Product.of(a, b).values["layout"] for a in stored(6, 9, "float32").values() for b in stored(9, 4, "float32").values()
+        MatrixProduct.of(a, b).values["layout"]
+        for a in stored(6, 9, "float32").values()
+        for b in stored(9, 4, "float32").values()
     }
     assert layouts == {"rrr", "rcr", "crr", "ccr"}
 
@@ -152,8 +154,8 @@ def test_batches_broadcast_as_in_numpy(backend):
         (many_a[:, :1], many_b[0]),
     ):
         agree(dispatcher.run(a, b), a, b, f"{a.shape} {a.strides} · {b.shape}")
-    assert Product.of(many_a, many_b[0]).values["M"] == 15
-    assert Product.of(many_a, many_b).values["batch"] == 3
+    assert MatrixProduct.of(many_a, many_b[0]).values["M"] == 15
+    assert MatrixProduct.of(many_a, many_b).values["batch"] == 3
 
 
 def test_empty_products_are_numpys(backend):

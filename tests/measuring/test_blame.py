@@ -14,8 +14,8 @@ from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.measuring.backends.contract import CannotCompile
 from kerncast.measuring.backends.cpu.build import Compiler, Library
+from kerncast.measuring.backends.environment import oom_kills
 from kerncast.measuring.backends.inductor import InductorBackend, illegal
-from kerncast.measuring.backends.memory import oom_kills
 from kerncast.measuring.collection import Request
 from kerncast.measuring.messages import Item, Result
 from kerncast.measuring.plan import retried

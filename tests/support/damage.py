@@ -32,7 +32,7 @@ from kerncast.data.journal import STATE
 from kerncast.evaluating.results import read_predictions
 from kerncast.library.devices import read_profile
 from kerncast.library.registry import FAMILIES
-from kerncast.measuring.backends.cpu.profile import keep_rates, kept_rates
+from kerncast.measuring.backends.cpu.machine import keep_rates, kept_rates
 from kerncast.measuring.sweeping import Vectors
 from kerncast.measuring.sweeping.pool import keep_configs, kept_configs
 from kerncast.models.model import Model

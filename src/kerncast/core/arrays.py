@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -34,6 +33,8 @@ def exp(x: Floats) -> Floats:
     """e to the power of each element."""
     if np.size(x) <= _FEW and (np.asarray(x) <= _MOST).all():
         return _each(math.exp, x)
+    import polars as pl  # a worker has no use for it
+
     return pl.Series(np.ravel(x)).exp().to_numpy().reshape(np.shape(x))
 
 
@@ -46,6 +47,8 @@ def log(x: Floats) -> Floats:
     """The natural logarithm of each element."""
     if np.size(x) <= _FEW and (np.asarray(x) > 0.0).all():
         return _each(math.log, x)
+    import polars as pl  # a worker has no use for it
+
     return pl.Series(np.ravel(x)).log().to_numpy().reshape(np.shape(x))
 
 
@@ -53,4 +56,6 @@ def log1p(x: Floats) -> Floats:
     """The natural logarithm of each element plus 1."""
     if np.size(x) <= _FEW and (np.asarray(x) > -1.0).all():
         return _each(math.log1p, x)
+    import polars as pl  # a worker has no use for it
+
     return pl.Series(np.ravel(x)).log1p().to_numpy().reshape(np.shape(x))

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from kerncast.measuring.backends.memory import oom_kills
+from kerncast.measuring.backends.environment import oom_kills
 from kerncast.measuring.messages import Chunk, Frames, Item, Position, Ready, Start, frame, reply_decoder
 from kerncast.measuring.scheduling import REMEMBERED, Task
 

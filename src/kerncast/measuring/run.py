@@ -23,7 +23,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.data.manifest import as_json
 from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.library.declared.declaration import declaration_of
-from kerncast.measuring.backends.memory import worker_share
+from kerncast.measuring.backends.environment import worker_share
 from kerncast.measuring.collection import Active, Collection, CollectionSummary, Request
 from kerncast.measuring.journal import Vanished, WriteRefused, compact, refused
 from kerncast.measuring.known import KnownVectors

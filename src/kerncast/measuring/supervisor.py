@@ -22,7 +22,7 @@ from kerncast.core.io.terminal import assignments
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.manifest import Hardware
 from kerncast.measuring.backends import get_backend
-from kerncast.measuring.backends.memory import oom_kills, resident_bytes
+from kerncast.measuring.backends.environment import oom_kills, resident_bytes
 from kerncast.measuring.hardware import capture
 from kerncast.measuring.messages import Chunk, Done, FailedStart, Item, Position, Ready, Reply, Result, Start, Stuck
 from kerncast.measuring.process import Worker, can_be_read, exit_words, spawn

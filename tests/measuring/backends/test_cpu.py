@@ -22,9 +22,10 @@ from kerncast.library.families.gemm_cpu import SETS, config_set, gemm_cpu
 from kerncast.measuring.backends.contract import CannotCompile, OutOfMemory, Unsupported
 from kerncast.measuring.backends.cpu import CpuBackend, build
 from kerncast.measuring.backends.cpu.build import Library
+from kerncast.measuring.backends.cpu.gemm import make_matrices
 from kerncast.measuring.backends.cpu.gemm.codegen import Micro, Packer
-from kerncast.measuring.backends.cpu.gemm.inputs import InputCache
-from kerncast.measuring.backends.cpu.gemm.plan import Geometry
+from kerncast.measuring.backends.cpu.gemm.plan import ProductGeometry
+from kerncast.measuring.backends.cpu.inputs import InputCache
 from kerncast.testing.repeats import repeats
 
 LAYOUTS = ("rcr", "rrr", "crr", "ccr")
@@ -246,7 +247,7 @@ def test_inputs_are_shared_within_a_problem_and_bounded(backend: CpuBackend) -> 
     one: Any = backend.prepare(problem(40, 40, 40), config())
     two: Any = backend.prepare(problem(40, 40, 40, threads=2), config(split="m"))
     assert one.inputs is two.inputs
-    cache = InputCache(limit=4 * 4 * 32 * 32 + 1)
+    cache = InputCache(make_matrices, limit=4 * 4 * 32 * 32 + 1)
     first = cache.get(problem(32, 32, 32).as_dict())
     assert cache.get(problem(32, 32, 32).as_dict()) is first
     cache.get(problem(32, 32, 31).as_dict())
@@ -373,7 +374,7 @@ def test_the_geometry_in_python_is_that_of_the_features() -> None:
     for m, n, k in AWKWARD:
         for layout in LAYOUTS:
             known = problem(m, n, k, layout)
-            geometry = Geometry.of(known.as_dict())
+            geometry = ProductGeometry.of(known.as_dict())
             bound = {**gemm_cpu.problem.qualified(known.as_dict()), **gemm_cpu.config.qualified(BASE)}
             found = program.scalar({x.name: bound[x.name] for x in program.symbols})
             assert found["tiles_m"] == math.ceil(geometry.m / 4)

@@ -7,12 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-from kerncast.measuring.backends.cpu.arena import HUGE_PAGE, Arena
+from kerncast.measuring.backends.cpu.inputs import HUGE_PAGE, Arena
 
 WRITE = """
 import ctypes, sys
-from kerncast.measuring.backends.cpu.gemm.inputs import make
-inputs = make({"M": 64, "N": 48, "K": 32, "batch": 1, "layout": "rrr", "dtype": "fp32", "bias": True})
+from kerncast.measuring.backends.cpu.gemm import make_matrices
+inputs = make_matrices({"M": 64, "N": 48, "K": 32, "batch": 1, "layout": "rrr", "dtype": "fp32", "bias": True})
 places = {
     "A": inputs.a.ctypes.data, "B": inputs.b.ctypes.data, "reference": inputs.reference.ctypes.data,
     "bias": inputs.bias_pointer, "before": inputs.a.ctypes.data - 1, "behind": inputs.c.ctypes.data + (2 << 20),

@@ -11,11 +11,10 @@ from kerncast.core.op import Config, Problem
 from kerncast.library import devices
 from kerncast.library.families.grouped_conv_cpu import FAMILIES
 from kerncast.measuring.backends.contract import Unsupported
-from kerncast.measuring.backends.cpu.conv import ConvPart
-from kerncast.measuring.backends.cpu.conv.geometry import Geometry
-from kerncast.measuring.backends.cpu.conv.inputs import TENSORS, InputCache, make, reference, shapes
-from kerncast.measuring.backends.cpu.conv.plan import Layout
-from kerncast.measuring.backends.cpu.part import Machine
+from kerncast.measuring.backends.cpu.conv import TENSORS, ConvPart, make_tensors, reference, shapes
+from kerncast.measuring.backends.cpu.conv.plan import ConvGeometry, ConvLayout
+from kerncast.measuring.backends.cpu.inputs import InputCache
+from kerncast.measuring.backends.cpu.machine import Machine
 
 DIRECTIONS = dict(zip(TENSORS, FAMILIES, strict=True))
 # Tiles that are cut in both directions by the sizes below; narrow vectors wherever they are valid.
@@ -94,7 +93,7 @@ def test_the_reference_is_the_definition(direction, layout):
     """Tap by tap as seven loops do it, with groups, strides, pads, dilations and in three dimensions."""
     for case in (AWKWARD[4], AWKWARD[8], ((2, 4, 6, 2), (1, 5, 4), (1, 3, 2), (1, 2, 1), (0, 1, 1), (1, 1, 2))):
         p = values(case, "fp64", layout)
-        inputs = make(direction, p)
+        inputs = make_tensors(p, direction)
         assert np.array_equal(inputs.reference, naive(direction, p, inputs.a, inputs.b))
         assert np.array_equal(reference(direction, p, inputs.a, inputs.b), inputs.reference)
 
@@ -122,14 +121,14 @@ def test_nothing_is_written_beside_the_result(part, direction):
     family = DIRECTIONS[direction]
     for case, layout in itertools.product((AWKWARD[0], AWKWARD[3]), ("nhwc", "nchw")):
         problem = Problem(family, values(case, "fp32", layout))
-        inputs = part.inputs.get(direction, problem.as_dict())
+        inputs = part.inputs.get(problem.as_dict(), direction)
         for config in some_configs(family, problem, 6):
-            plan = part.plan(Layout(Geometry.of(direction, problem.as_dict()), "fp32", config.as_dict()))
+            plan = part.plan(ConvLayout(ConvGeometry.of(direction, problem.as_dict()), "fp32", config.as_dict()))
             copies = [np.concatenate([[0], array.ravel()]).astype(np.float32)[1:] for array in (inputs.a, inputs.b)]
             room = np.full(inputs.c.size + 130, 7.0, np.float32)
             plan.source, plan.other = (array.ctypes.data for array in copies)
             plan.result = room[65:].ctypes.data
-            part._functions[1](ctypes.byref(plan), 1)
+            part.functions[1](ctypes.byref(plan), 1)
             assert np.array_equal(room[65:-65], inputs.reference.ravel()), config
             assert (room[:65] == 7).all(), config
             assert (room[-65:] == 7).all(), config
@@ -165,7 +164,7 @@ def test_features_tell_the_tiles_that_are_computed(direction):
         told = program.frame(frame)
         assert told.select(f"c_{name}" for name in drawn.columns).is_unique().all(), "no two configs look alike"
         for row, config in zip(told.iter_rows(named=True), drawn.iter_rows(named=True), strict=True):
-            tiles = Layout(Geometry.of(direction, p), "fp32", config).tiles
+            tiles = ConvLayout(ConvGeometry.of(direction, p), "fp32", config).tiles
             if config.get("border") != "clip":
                 assert row["rows_used"] in {rows for rows, _ in tiles}, config
             assert row["vectors_used"] in {vectors for _, vectors in tiles}, config
@@ -216,8 +215,8 @@ def test_a_small_problem_stands_for_a_large_one(part):
 
 def test_inputs_are_shared_and_repeatable():
     """The same problem has the same operands, made once; threads make no difference, the direction does."""
-    kept = InputCache()
+    kept = InputCache(make_tensors)
     p = values(AWKWARD[0])
-    assert kept.get("forward", p) is kept.get("forward", {**p, "threads": 4})
-    assert kept.get("forward", p) is not kept.get("bwd_data", p)
-    assert np.array_equal(make("forward", p).a, kept.get("forward", p).a)
+    assert kept.get(p, "forward") is kept.get({**p, "threads": 4}, "forward")
+    assert kept.get(p, "forward") is not kept.get(p, "bwd_data")
+    assert np.array_equal(make_tensors(p, "forward").a, kept.get(p, "forward").a)

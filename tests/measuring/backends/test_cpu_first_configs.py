@@ -7,7 +7,7 @@ from kerncast.core.op import Problem
 from kerncast.library.families.gemm_cpu import SETS, gemm_cpu
 from kerncast.measuring.backends.contract import TRIALS, Backend, Unsupported
 from kerncast.measuring.backends.cpu import CpuBackend
-from kerncast.measuring.backends.cpu.gemm.arrays import Product
+from kerncast.measuring.backends.cpu.gemm.arrays import MatrixProduct
 
 pytestmark = pytest.mark.needs("a C compiler")
 
@@ -47,4 +47,4 @@ def test_a_backend_without_calls_refuses_arrays():
     problem = Problem(gemm_cpu, M=2, N=2, K=2, dtype="fp32", layout="rrr")
     assert Backend.smaller(backend, problem) is problem
     with pytest.raises(Unsupported, match="runs no kernels on arrays of the caller"):
-        Backend.bind(backend, Product.of(ones, ones), problem, next(backend.first_configs(problem)))
+        Backend.bind(backend, MatrixProduct.of(ones, ones), problem, next(backend.first_configs(problem)))

@@ -20,7 +20,7 @@ from kerncast.measuring.backends.contract import Unsupported
 from kerncast.measuring.backends.cpu import CpuBackend, build
 from kerncast.measuring.backends.cpu.build import Library, translation_unit
 from kerncast.measuring.backends.cpu.gemm.codegen import GROUPS, Item, Micro, Packer
-from kerncast.measuring.backends.cpu.gemm.inputs import as_float, to_bf16
+from kerncast.measuring.backends.cpu.inputs import as_float, to_bf16
 from kerncast.testing.exported import EACH_COMPILER
 
 LAYOUTS = ("rcr", "rrr", "crr", "ccr")

@@ -8,9 +8,8 @@ import pytest
 from kerncast.core.op import Config, Problem
 from kerncast.data import Dataset
 from kerncast.library.families.single import reshard_cpu
-from kerncast.measuring.backends.cpu.part import Machine
-from kerncast.measuring.backends.cpu.reshard import ReshardPart
-from kerncast.measuring.backends.cpu.reshard.pages import moves, placement
+from kerncast.measuring.backends.cpu.machine import Machine
+from kerncast.measuring.backends.cpu.reshard import ReshardPart, moves, placement
 from kerncast.models.model import Model
 
 CONFIG = Config(reshard_cpu)
@@ -97,8 +96,8 @@ def test_a_tile_that_is_lost_or_misplaced_is_an_error(part):
     """The check trusts no run: a shortened, a diverted or a shifted one shows."""
     for field, change in (("bytes", -1), ("to_offset", 64), ("from_offset", -2048), ("to", 1)):
         prepared = part.prepare(problem(SHARDINGS[0], SHARDINGS[2]), CONFIG)
-        victim = np.flatnonzero(prepared._runs["from_offset"] >= 2048)[0]
-        prepared._runs[field][victim] += change
+        victim = np.flatnonzero(prepared.plan.keep[0]["from_offset"] >= 2048)[0]
+        prepared.plan.keep[0][field][victim] += change
         assert prepared.check() > 0.0, field
 
 
@@ -108,10 +107,10 @@ def test_memory_is_that_of_the_largest_problem_and_earlier_ones_survive_growth()
     part = ReshardPart(Machine())
     held = [part.prepare(problem(SHARDINGS[0], sharding), CONFIG) for sharding in SHARDINGS for _ in range(20)]
     shard = 24 * 36 // 6 * 2048
-    assert [len(buffer) for buffer in part.memory.source.buffers[:7]] == [shard] * 6 + [0]
+    assert [len(buffer) for buffer in part.source.buffers[:7]] == [shard] * 6 + [0]
     larger = part.prepare(problem(SHARDINGS[0], SHARDINGS[1], scale=3), CONFIG)
-    assert [len(buffer) for buffer in part.memory.source.buffers[:7]] == [9 * shard] * 6 + [0]
-    addresses = [buffer.ctypes.data for buffer in part.memory.source.buffers[:6] + part.memory.target.buffers[:12]]
+    assert [len(buffer) for buffer in part.source.buffers[:7]] == [9 * shard] * 6 + [0]
+    addresses = [buffer.ctypes.data for buffer in part.source.buffers[:6] + part.target.buffers[:12]]
     assert all(address % 4096 == 0 for address in addresses)
     assert len(set(addresses)) == 18
     assert all(prepared.check() == 0.0 for prepared in (held[0], larger, held[-1]))

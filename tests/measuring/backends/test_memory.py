@@ -11,7 +11,7 @@ from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
-from kerncast.measuring.backends.memory import available_bytes, worker_share
+from kerncast.measuring.backends.environment import available_bytes, worker_share
 from kerncast.measuring.collection import Request
 from kerncast.measuring.plan import memory_bytes
 from kerncast.measuring.run import collect
@@ -60,7 +60,8 @@ def test_workers_share_what_is_free_and_reserved_address_space_is_not_counted():
     """Half for each of two; a mapping that nobody wrote to takes nothing, in a process where nothing else happens."""
     assert worker_share(2) == pytest.approx(worker_share(1) / 2, rel=0.3)
     code = (
-        "import mmap, os; from kerncast.measuring.backends.memory import resident_bytes as taken; written = bytes(64 << 20); "
+        "import mmap, os; from kerncast.measuring.backends.environment import resident_bytes as taken\n"
+        "written = bytes(64 << 20); "
         "before = taken(os.getpid()); reserved = mmap.mmap(-1, 1 << 30, flags=mmap.MAP_PRIVATE); "
         "untouched = taken(os.getpid()); reserved[: len(written)] = written; "
         "print(untouched - before, taken(os.getpid()) - before)"

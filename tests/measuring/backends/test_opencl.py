@@ -17,7 +17,7 @@ from kerncast.data import Dataset
 from kerncast.library import devices
 from kerncast.library.families.gemm_opencl import gemm_opencl
 from kerncast.library.problems import parse_vary, problem_set
-from kerncast.measuring.backends import gpu_profile, opencl
+from kerncast.measuring.backends import environment, opencl
 from kerncast.measuring.backends.contract import CannotCompile, OutOfMemory, Unsupported
 from kerncast.measuring.backends.opencl import OpenClBackend, source
 from kerncast.measuring.backends.opencl.profile import profile
@@ -181,14 +181,14 @@ def test_a_gpu_that_ships_with_a_profile_is_recognised():
     assert gpu("gfx942:sramecc+:xnack-", 228).name == "gfx942"
     assert gpu("NVIDIA H100 PCIe", 114).name == "nvidia_h100_pcie-114cu"
     assert gpu("gfx942:sramecc+:xnack-", 304).peak_tflops == {}
-    assert gpu_profile.shipped("NVIDIA GH1000") is None
-    assert gpu_profile.shipped("AMD Instinct MI300X OAM", "gfx942:sramecc+:xnack-", num_cus=304).name == "mi300x"
-    assert gpu_profile.shipped("NVIDIA GeForce RTX 4090 Laptop GPU", num_cus=76) is None
+    assert environment.shipped("NVIDIA GH1000") is None
+    assert environment.shipped("AMD Instinct MI300X OAM", "gfx942:sramecc+:xnack-", num_cus=304).name == "mi300x"
+    assert environment.shipped("NVIDIA GeForce RTX 4090 Laptop GPU", num_cus=76) is None
     # A longer name is another board, unless the count of SMs is the profile's.
-    assert gpu_profile.shipped("NVIDIA GB300", num_cus=152).name == "gb300"
-    assert gpu_profile.shipped("NVIDIA GB300-WS", num_cus=132) is None
+    assert environment.shipped("NVIDIA GB300", num_cus=152).name == "gb300"
+    assert environment.shipped("NVIDIA GB300-WS", num_cus=132) is None
     # Without a count in the profile only the whole name means the board.
-    assert gpu_profile.shipped("NVIDIA B100-WS", num_cus=132) is None
+    assert environment.shipped("NVIDIA B100-WS", num_cus=132) is None
 
 
 def test_without_pyopencl_the_reason_names_the_extra(monkeypatch):

@@ -18,7 +18,7 @@ import msgspec
 from kerncast.core.progress import Progress
 from kerncast.data.journal import software_text
 from kerncast.errors import InvalidValue
-from kerncast.measuring.backends.memory import worker_share
+from kerncast.measuring.backends.environment import worker_share
 from kerncast.measuring.hardware import capture
 from kerncast.measuring.messages import Chunk, Item, Ready, Result, Start
 from kerncast.measuring.supervisor import Supervisor

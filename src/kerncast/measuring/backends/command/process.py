@@ -26,7 +26,7 @@ from typing import IO
 
 from kerncast.measuring.backends.command.guard import MARK, end_marked
 from kerncast.measuring.backends.contract import Ended
-from kerncast.measuring.backends.memory import oom_kills
+from kerncast.measuring.backends.environment import oom_kills
 
 # What is kept of a program's output, from its end: answers come last.
 STDOUT_BYTES = 8 << 20

@@ -1,11 +1,10 @@
 """The `cpu` backend: kernels in C, compiled here, timed and checked bit for bit.
 
-It is a machine (`part`) and parts, one for each group of families. `gemm` is the generated product of matrices; its
-files are the pipeline: `codegen` (micro-kernels as C text), `build` (compile and cache), `plan` (what the C
-driver takes), `inputs` (matrices and the exact result), `arrays` (matrices of a caller instead), `first_configs` (what to try
-where nothing is known); on the C side, `driver.c` is the blocked product, `kernels.h`, `products.h` and `packing.h`
-are what kernels are made of. `conv` is grouped convolution in three directions (`conv.arrays`: on arrays of a caller),
-`reshard` moves tiles between shards. `profile` and `probe.c` measure how fast the machine is.
+It is a `machine` and parts, one for each group of families. `gemm` is the generated product of matrices; its files are the
+pipeline: `codegen` (micro-kernels as C text), `plan` (what the C driver takes), `arrays` (matrices of a caller); on the C side,
+`driver.c` is the blocked product, `kernels.h`, `products.h` and `packing.h` are what kernels are made of. `conv` is grouped
+convolution in three directions, `reshard` moves tiles between shards. `build` compiles and caches, `inputs` is the memory of
+operands; `probe.c` measures how fast the machine is.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from kerncast.measuring.backends.contract import Backend, Bound, Call, Prepared
 from kerncast.measuring.backends.cpu import build
 from kerncast.measuring.backends.cpu.conv import ConvPart
 from kerncast.measuring.backends.cpu.gemm import GemmPart
-from kerncast.measuring.backends.cpu.part import Machine, Part
+from kerncast.measuring.backends.cpu.machine import CpuPart, Machine
 from kerncast.measuring.backends.cpu.reshard import ReshardPart
 
-PARTS: tuple[type[Part], ...] = (GemmPart, ConvPart, ReshardPart)
+PARTS: tuple[type[CpuPart], ...] = (GemmPart, ConvPart, ReshardPart)
 # Sentinels: a product of about 20 µs that fits into any L2, and a read that fits into none.
 SENTINEL_PROBLEM: dict[str, int | bool | str | None] = {
     "M": 96, "N": 96, "K": 96, "split_k": 1, "batch": 1, "dtype": "fp32", "layout": "rrr", "threads": 1,
@@ -66,17 +65,17 @@ class CpuBackend(Machine, Backend):
 
     def __init__(self, index: str = "0") -> None:
         super().__init__(index)
-        self._parts: dict[type[Part], Part] = {}
+        self._parts: dict[type[CpuPart], CpuPart] = {}
         self._evicting: np.ndarray[Any, np.dtype[np.uint8]] | None = None
 
-    def part(self, family: str) -> Part:
+    def part(self, family: str) -> CpuPart:
         """What runs a family."""
         kind = next(part for part in PARTS if family in part.families)
         if kind not in self._parts:
             self._parts[kind] = kind(self)
         return self._parts[kind]
 
-    def _part(self, problem: Problem) -> Part:
+    def _part(self, problem: Problem) -> CpuPart:
         assert problem.family is not None
         return self.part(problem.family.id)
 
@@ -109,10 +108,7 @@ class CpuBackend(Machine, Backend):
     def compilations(self, vectors: Sequence[tuple[Problem, Config]]) -> int:
         return sum(part.compilations(own) for part, own in self._by_part(vectors))
 
-    def tolerance(self, problem: Problem) -> float:
-        return self._part(problem).tolerance(problem)
-
-    def _by_part(self, vectors: Sequence[tuple[Problem, Config]]) -> Iterator[tuple[Part, list[tuple[Problem, Config]]]]:
+    def _by_part(self, vectors: Sequence[tuple[Problem, Config]]) -> Iterator[tuple[CpuPart, list[tuple[Problem, Config]]]]:
         for kind in PARTS:
             own = [vector for vector in vectors if vector[1].family.id in kind.families]
             if own:

@@ -43,7 +43,7 @@ NO_COMPILER = (
 )
 
 
-class Kernel(Protocol):
+class KernelSource(Protocol):
     """What a library is built from: C text that may use kernels.h, and a unique name."""
 
     @property
@@ -107,7 +107,7 @@ def source_digest() -> str:
     return hasher.hexdigest()
 
 
-def translation_unit(kernels: Iterable[Kernel]) -> str:
+def translation_unit(kernels: Iterable[KernelSource]) -> str:
     """One C file with all of them; it includes `kernels.h`."""
     text = "\n".join(kernel.source() for kernel in kernels)
     # The compiler reads the header of intrinsics for longer than it compiles a kernel that has no use for them.
@@ -136,14 +136,14 @@ class Library:
         self._checked: set[Path] = set()
         """Objects whose bytes were compared with their checksum."""
 
-    def missing(self, items: Iterable[Kernel]) -> list[Kernel]:
+    def missing(self, items: Iterable[KernelSource]) -> list[KernelSource]:
         """Those of the items that no object holds yet, each once, in a fixed order."""
         wanted = {item.name: item for item in items}
         if any(name not in self.homes for name in wanted):
             self._scan()
         return [wanted[name] for name in sorted(wanted) if name not in self.homes]
 
-    def build(self, items: Iterable[Kernel], jobs: int = 1) -> None:
+    def build(self, items: Iterable[KernelSource], jobs: int = 1) -> None:
         """Compile what is missing. A kernel that does not compile is remembered, the others are kept."""
         todo = [item for item in self.missing(items) if item.name not in self.broken]
         if not todo:
@@ -153,7 +153,7 @@ class Library:
             list(executor.map(self._build_part, [todo[part::parts] for part in range(parts)]))
         self._scan()
 
-    def function(self, item: Kernel, symbol: str) -> int:
+    def function(self, item: KernelSource, symbol: str) -> int:
         """The address of a kernel; it is compiled alone when no object holds it."""
         if item.name not in self.homes:
             self.build([item])
@@ -164,18 +164,14 @@ class Library:
         return address
 
     @cached_property
-    def driver(self) -> ctypes.CDLL:
-        """The blocked product and its threads."""
-        return self.fixed("driver")
-
-    @cached_property
     def probe(self) -> ctypes.CDLL:
         """The kernels that measure how fast the machine is and what it can do."""
         probe = self.fixed("probe")
         for name in ("kc_bf16_group", "kc_int8_group", "kc_tile_rows", "kc_products_bf16", "kc_products_int8"):
-            probe[name].restype = ctypes.c_int64
+            getattr(probe, name).restype = ctypes.c_int64
         for name in ("kc_clock", "kc_fma_fp32", "kc_fma_fp64", "kc_multiply_bf16", "kc_multiply_int8"):
-            probe[name].argtypes, probe[name].restype = [ctypes.c_int64, ctypes.c_int64], ctypes.c_int64
+            function = getattr(probe, name)
+            function.argtypes, function.restype = [ctypes.c_int64, ctypes.c_int64], ctypes.c_int64
         probe.kc_stream.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64]
         probe.kc_stream.restype = probe.kc_vector_bytes.restype = ctypes.c_int64
         return probe
@@ -218,7 +214,7 @@ class Library:
         self._checked.add(path)
         return found.names
 
-    def _build_part(self, items: Sequence[Kernel]) -> None:
+    def _build_part(self, items: Sequence[KernelSource]) -> None:
         source = translation_unit(items)
         digest = hashlib.blake2b(source.encode(), digest_size=10).hexdigest()
         try:

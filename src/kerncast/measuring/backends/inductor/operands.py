@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from kerncast.measuring.backends.contract import OutOfMemory
-from kerncast.measuring.backends.cpu.arena import Arena
+from kerncast.measuring.backends.cpu.inputs import Arena
+from kerncast.measuring.backends.environment import available_bytes
 from kerncast.measuring.backends.inductor.build import epilogue_pass
 from kerncast.measuring.backends.inductor.templates import EPILOGUES, Product
-from kerncast.measuring.backends.memory import available_bytes
 
 # Small whole numbers: sums in fp32 are exact in any order, so the check is bit for bit.
 LARGEST_VALUE, EXACT = 3, 2**24

@@ -11,7 +11,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from kerncast.core.device import Device
 from kerncast.core.op import Config, Problem
 from kerncast.library.families.gemm_opencl import gemm_opencl
 from kerncast.measuring.backends.contract import Backend, CannotCompile, Failed, OutOfMemory, Prepared, Unsupported
+from kerncast.measuring.backends.cpu.inputs import InputCache
 from kerncast.measuring.backends.opencl import source
-from kerncast.measuring.backends.opencl.operands import OperandCache, Operands
+from kerncast.measuring.backends.opencl.operands import DeviceOperands
 from kerncast.measuring.backends.opencl.profile import is_cpu, profile
 
 NOT_INSTALLED = "backend opencl needs pyopencl and an OpenCL driver: pip install 'kerncast[opencl]' brings both for CPUs"
@@ -154,7 +155,9 @@ class _Kernel(Prepared):
 class _Gemm(_Kernel):
     """One config on the operands of one problem."""
 
-    def __init__(self, queue: Any, kernel: Any, problem: Mapping[str, Any], config: Mapping[str, Any], on: Operands) -> None:
+    def __init__(
+        self, queue: Any, kernel: Any, problem: Mapping[str, Any], config: Mapping[str, Any], on: DeviceOperands
+    ) -> None:
         tiles_m, tiles_n = -(-problem["M"] // config["MWG"]), -(-problem["N"] // config["NWG"])
         items = config["NDIMC"], config["MDIMC"]
         sizes = (np.int32(problem[name]) for name in ("M", "N", "K"))
@@ -209,8 +212,8 @@ class OpenClBackend(Backend):
         return cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
 
     @cached_property
-    def _operands(self) -> OperandCache:
-        return OperandCache(_opencl(), self.queue)
+    def _operands(self) -> InputCache[DeviceOperands]:
+        return InputCache(partial(DeviceOperands, _opencl(), self.queue))
 
     @cached_property
     def _programs(self) -> dict[str, Any]:

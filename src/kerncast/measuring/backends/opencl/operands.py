@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from kerncast.measuring.backends.contract import OutOfMemory
-from kerncast.measuring.backends.cpu.gemm import inputs
+from kerncast.measuring.backends.cpu.gemm import make_matrices
 from kerncast.measuring.backends.opencl.profile import is_cpu
 
-SHARED = ("M", "N", "K", "layout", "dtype")
 
-
-class Operands:
+class DeviceOperands:
     """A, B and C of one problem on one device."""
 
     def __init__(self, cl: Any, queue: Any, problem: Mapping[str, Any]) -> None:
         self.queue = queue
         half = problem["dtype"] == "fp16"
-        host = inputs.make({**problem, "dtype": "fp32" if half else problem["dtype"]})
+        host = make_matrices({**problem, "dtype": "fp32" if half else problem["dtype"]})
         # Halves hold the inputs exactly; the exact sums are rounded once, as the kernels do.
         a, b, reference = (x.astype(np.float16) if half else x for x in (host.a, host.b, host.reference))
         largest = max(a.nbytes, b.nbytes, reference.nbytes)
@@ -56,22 +53,3 @@ class Operands:
             return 0.0
         difference = float(np.max(np.abs(found.astype(np.float64) - self.reference)))
         return difference if math.isfinite(difference) else math.inf
-
-
-class OperandCache:
-    """The operands of the problems used last, bounded by bytes; what a prepared kernel holds stays alive anyway."""
-
-    def __init__(self, cl: Any, queue: Any, limit: int = inputs.CACHED_BYTES) -> None:
-        self.limit = limit
-        self._made_with = cl, queue
-        self._kept: OrderedDict[tuple[Any, ...], Operands] = OrderedDict()
-
-    def get(self, problem: Mapping[str, Any]) -> Operands:
-        """The operands of a problem."""
-        key = tuple(problem[name] for name in SHARED)
-        if key not in self._kept:
-            self._kept[key] = Operands(*self._made_with, problem)
-        self._kept.move_to_end(key)
-        while len(self._kept) > 1 and sum(item.nbytes for item in self._kept.values()) > self.limit:
-            self._kept.popitem(last=False)
-        return self._kept[key]

@@ -11,7 +11,7 @@ from typing import Any
 
 from kerncast.core.device import Device
 from kerncast.library import devices
-from kerncast.measuring.backends.gpu_profile import shipped, slug
+from kerncast.measuring.backends.environment import shipped, slug
 
 CPU, GPU = 1 << 1, 1 << 2  # CL_DEVICE_TYPE_*
 INFO = {

@@ -19,7 +19,7 @@ from kerncast.core.device import Device
 from kerncast.core.op import Config, Problem
 from kerncast.library.families.gemm_triton import triton as gemm_triton
 from kerncast.measuring.backends.contract import Backend, CannotCompile, OutOfMemory, Prepared, Unsupported
-from kerncast.measuring.backends.gpu_profile import shipped, slug
+from kerncast.measuring.backends.environment import shipped, slug
 from kerncast.measuring.backends.triton.product import (
     AMD,
     OUTPUT_TYPES,

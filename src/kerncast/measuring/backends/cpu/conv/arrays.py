@@ -186,7 +186,7 @@ def _open_size(name: str, steps: Steps, given: tuple[int, ...] | None) -> None:
         raise InvalidValue(f"with a stride of {steps['stride']} several sizes lead to these shapes: give one with {name}=(…)")
 
 
-class Forward(Convolution):
+class ForwardCall(Convolution):
     """`run(x, w)`: the convolution."""
 
     @classmethod
@@ -200,7 +200,7 @@ class Forward(Convolution):
         return _Tensor(sizes.images, sizes.made, sizes.filters)
 
 
-class BwdData(Convolution):
+class BwdDataCall(Convolution):
     """`run(dy, w, input_size=…)`: the gradient of the input."""
 
     names = ("dy", "w")
@@ -222,7 +222,7 @@ class BwdData(Convolution):
         return _Tensor(sizes.images, sizes.image, sizes.channels)
 
 
-class BwdWeight(Convolution):
+class BwdWeightCall(Convolution):
     """`run(x, dy, filter_size=…)`: the gradient of the weights."""
 
     names = ("x", "dy")
@@ -245,9 +245,9 @@ class BwdWeight(Convolution):
 
 
 CALLS: dict[str, type[Call]] = {
-    "grouped_conv_forward/cpu": Forward,
-    "grouped_conv_bwd_data/cpu": BwdData,
-    "grouped_conv_bwd_weight/cpu": BwdWeight,
+    "grouped_conv_forward/cpu": ForwardCall,
+    "grouped_conv_bwd_data/cpu": BwdDataCall,
+    "grouped_conv_bwd_weight/cpu": BwdWeightCall,
 }
 
 

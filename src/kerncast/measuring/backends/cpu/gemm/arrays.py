@@ -21,8 +21,8 @@ from kerncast.core.arrays import Array
 from kerncast.errors import InvalidValue
 from kerncast.library.ops.gemm import gemm
 from kerncast.measuring.backends.contract import Bound, Call
-from kerncast.measuring.backends.cpu.gemm.inputs import NUMPY_TYPES, OUTPUT_TYPES
-from kerncast.measuring.backends.cpu.gemm.plan import CPlan
+from kerncast.measuring.backends.cpu.gemm.plan import CProductPlan
+from kerncast.measuring.backends.cpu.inputs import NUMPY_TYPES, OUTPUT_TYPES
 
 # numpy has no bf16, so no array can mean it for certain.
 TYPES = {np.dtype(NUMPY_TYPES[name]): name for name in ("fp32", "fp64", "int8")}
@@ -30,7 +30,7 @@ KNOWN = ", ".join(str(dtype) for dtype in TYPES)
 
 
 @dataclass(frozen=True)
-class Operand:
+class StoredMatrix:
     """How one matrix (of each product of a batch) is stored; distances in elements."""
 
     order: str
@@ -43,7 +43,7 @@ class Operand:
     copied: bool = False
 
     @classmethod
-    def of(cls, array: Array, along: int) -> Operand:
+    def of(cls, array: Array, along: int) -> StoredMatrix:
         """The storage of an array; `along` is the axis of K, along which a vector must have no gaps."""
         size = array.itemsize
         rows, columns = array.shape[-2:]
@@ -64,7 +64,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Product(Call):
+class MatrixProduct(Call):
     """`a @ b` of two matrices, or of as many pairs of them as a third axis has, broadcast as numpy does."""
 
     m: int
@@ -73,8 +73,8 @@ class Product(Call):
     batch: int
     dtype: str
     shape: tuple[int, ...]
-    a: Operand
-    b: Operand
+    a: StoredMatrix
+    b: StoredMatrix
     bias: bool = False
     activation: str | None = None
 
@@ -97,9 +97,8 @@ class Product(Call):
         m, k = a.shape[-2:]
         count = batch[0] if batch and (a.ndim == 3 or b.ndim == 3) else 1
         assert activation is None or isinstance(activation, str)
-        return cls(
-            m, b.shape[-1], k, count, TYPES[a.dtype], shape, Operand.of(a, -1), Operand.of(b, -2), bias is not None, activation
-        )
+        stored = StoredMatrix.of(a, -1), StoredMatrix.of(b, -2)
+        return cls(m, b.shape[-1], k, count, TYPES[a.dtype], shape, *stored, bias is not None, activation)
 
     @property
     def values(self) -> Mapping[str, int | bool | str]:
@@ -113,7 +112,7 @@ class Product(Call):
         return found if self.activation is None else {**found, "activation": self.activation}
 
     @staticmethod
-    def _apart(operand: Operand, rows: int, columns: int) -> int:
+    def _apart(operand: StoredMatrix, rows: int, columns: int) -> int:
         """The leading dimension; 0 (packed) where there is only one row or column."""
         return 0 if 1 in (rows, columns) else operand.stride
 
@@ -250,7 +249,7 @@ class BoundProduct(IntoOut):
     """One plan, pointed at the arrays of each call. Calls from several threads take turns, as in the driver itself."""
 
     def __init__(
-        self, product: Product, plan: CPlan, swapped: bool, launch: Callable[..., int], reserve: Callable[[], None]
+        self, product: MatrixProduct, plan: CProductPlan, swapped: bool, launch: Callable[..., int], reserve: Callable[[], None]
     ) -> None:
         super().__init__(product.shape, product.dtype)
         self.product = product
@@ -315,7 +314,7 @@ class BoundProduct(IntoOut):
         return None if bias is not None and np.may_share_memory(bias, out) else strides
 
 
-def _row_strides(out: Array, product: Product, swapped: bool) -> tuple[tuple[int, int], int] | None:
+def _row_strides(out: Array, product: MatrixProduct, swapped: bool) -> tuple[tuple[int, int], int] | None:
     """The strides of rows and of matrices of an array with gaps between its rows, and its extent in bytes."""
     size = out.itemsize
     if swapped or not out.flags.aligned or any(step < 0 or step % size for step in out.strides):

@@ -42,7 +42,7 @@ class CEpilogue(ctypes.Structure):
     _fields_ = [("bias", ctypes.c_void_p), ("bias_stride", ctypes.c_int64), ("activation", ctypes.c_int64)]
 
 
-class CPlan(ctypes.Structure):
+class CProductPlan(ctypes.Structure):
     """`plan` of driver.c."""
 
     _fields_ = [
@@ -60,10 +60,10 @@ class CPlan(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Geometry:
+class ProductGeometry:
     """The product as the driver computes it; strides in elements.
 
-    Kernels are vectorised along the columns of C, so a product with one column is computed as its transpose:
+    ProductKernels are vectorised along the columns of C, so a product with one column is computed as its transpose:
     C is a vector either way, A and B change places.
     """
 
@@ -80,7 +80,7 @@ class Geometry:
     c_stride: int
 
     @classmethod
-    def of(cls, problem: Mapping[str, Any]) -> Geometry:
+    def of(cls, problem: Mapping[str, Any]) -> ProductGeometry:
         """The geometry of a problem's values."""
         m, n, k, layout = problem["M"], problem["N"], problem["K"], problem["layout"]
         a_rows, b_rows = layout[0] == "r" or m == 1, layout[1] == "c" or n == 1
@@ -101,7 +101,7 @@ def _tiles(extent: int, tile: int) -> set[int]:
     return {size for size in (tile if extent >= tile else 0, extent % tile) if size}
 
 
-def packs(geometry: Geometry, config: Mapping[str, Any]) -> tuple[bool, bool]:
+def packs(geometry: ProductGeometry, config: Mapping[str, Any]) -> tuple[bool, bool]:
     """Whether A and B are packed: outer kernels as the config says, dot where they have to be, grouped ones always."""
     if config["kernel"] == "outer":
         return bool(config["pack_a"]), bool(config["pack_b"])
@@ -123,7 +123,7 @@ def _forms(kind: str, dtype: str, pack_a: bool, pack_b: bool) -> tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Kernels:
+class ProductKernels:
     """What a vector needs compiled."""
 
     micro: Micro
@@ -133,7 +133,7 @@ class Kernels:
     b_packer: Packer | None
 
     @classmethod
-    def of(cls, geometry: Geometry, dtype: str, config: Mapping[str, Any]) -> Kernels:
+    def of(cls, geometry: ProductGeometry, dtype: str, config: Mapping[str, Any]) -> ProductKernels:
         """The kernels for one config."""
         kind = config["kernel"]
         grouped = (kind, dtype) in GROUPS
@@ -172,7 +172,7 @@ def gaps_in_vector(problem: Mapping[str, Any]) -> bool:
     return any(vector and problem.get(name) is not None for vector, name in gaps)
 
 
-def refusal(geometry: Geometry, problem: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
+def refusal(geometry: ProductGeometry, problem: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
     """The name of the constraint of the family without which the driver would compute nonsense, if one is broken.
 
     Constraints on registers and caches are about speed; they were checked when the config was made.
@@ -193,18 +193,18 @@ def refusal(geometry: Geometry, problem: Mapping[str, Any], config: Mapping[str,
 
 
 def fill(
-    geometry: Geometry, kernels: Kernels, problem: Mapping[str, Any], config: Mapping[str, Any], pointers: Pointers
-) -> CPlan:
+    geometry: ProductGeometry, kernels: ProductKernels, problem: Mapping[str, Any], config: Mapping[str, Any], at: Pointers
+) -> CProductPlan:
     """The plan without its functions."""
-    left, right = (pointers[1], pointers[0]) if geometry.swapped else pointers[:2]
-    plan = CPlan(c=pointers[2], m=geometry.m, n=geometry.n, k=geometry.k, batch=problem["batch"])
+    left, right = (at[1], at[0]) if geometry.swapped else at[:2]
+    plan = CProductPlan(c=at[2], m=geometry.m, n=geometry.n, k=geometry.k, batch=problem["batch"])
     micro, (pack_a, pack_b), dot = kernels.micro, packs(geometry, config), config["kernel"] == "dot"
     a_apart, b_apart, plan.c_batch_stride = geometry.batch_strides()
     plan.a = COperand(left, geometry.a_stride, a_apart, micro.height, geometry.a_rows, pack_a, dot)
     plan.b = COperand(right, geometry.b_stride, b_apart, micro.nr, geometry.b_rows, pack_b, dot)
     plan.c_stride = geometry.c_stride
     # The transpose of a product with one column has one row, all of whose columns get the one element of the bias.
-    plan.after = CEpilogue(pointers[3], 0 if geometry.swapped else 1, ACTIVATIONS[problem.get("activation")])
+    plan.after = CEpilogue(at[3], 0 if geometry.swapped else 1, ACTIVATIONS[problem.get("activation")])
     plan.vectors, plan.lanes, plan.row_unit = micro.nv, micro.nr // micro.nv, micro.row_unit
     plan.group, plan.k_unit = micro.group, micro.k_unit
     plan.mc, plan.kc, plan.nc = config["mc"], config["kc"], config["nc"]
