@@ -37,10 +37,9 @@ from kerncast.measuring.backends.inductor.build import cpu_software
 from kerncast.measuring.collection import Request
 from kerncast.measuring.messages import Policy
 from kerncast.measuring.run import collect
-from kerncast.torch import decisions
-from kerncast.torch.chooser import Chooser
-from kerncast.torch.chooser import Policy as Choosing
-from kerncast.torch.end_to_end import compare_modes
+from kerncast.torch import reporting
+from kerncast.torch.chooser import ChoicePolicy, Chooser
+from kerncast.torch.validating import compare_modes
 
 BENCHMARK = Benchmark(__file__, "Choosing kernels inside torch.compile", "torch.compile against max-autotune")
 FAMILY = "gemm/inductor_cpp"
@@ -95,7 +94,7 @@ def vectors(problems: list[Problem], sample: int, chooser: Chooser | None, seed:
             parts += list(kc.sweep(family, problems=str(file), configs=f"sample:{sample}", seed=seed).iter_blocks())
             if chooser is not None:
                 picked = chooser.decide("gemm", problem, library=True)
-                best = Chooser(chooser.model, Choosing(top_k=top)).decide("gemm", problem, library=True)
+                best = Chooser(chooser.model, ChoicePolicy(top_k=top)).decide("gemm", problem, library=True)
                 wanted = [fixed_tile(problem), *picked.configs, *best.configs]
                 given = parts[-1].head(1)
                 for config in wanted:
@@ -197,7 +196,7 @@ def kernel_rows(scored: pl.DataFrame) -> list[Row]:
 def compile_rows(model: kc.Model, repeats: int) -> list[Row]:
     """Compiling a network of three products: with choosing, over the same widened space, and with Inductor's two choices."""
     module, x = three_products()
-    runs = [compare_modes(model, module, x, Choosing(), CHOICES, rounds=2) for _ in range(repeats)]
+    runs = [compare_modes(model, module, x, ChoicePolicy(), CHOICES, rounds=2) for _ in range(repeats)]
     seconds = {
         mode.name: [found.compile_cpu_seconds for run in runs for found in run if found.name == mode.name] for mode in runs[0]
     }
@@ -220,8 +219,8 @@ def network_rows(model: kc.Model) -> list[Row]:
     rows, speeds, wrong = [], [], 0.0
     spent: list[float] = []
     for name, (module, x) in networks().items():
-        decisions.forget()
-        modes = {mode.name: mode for mode in compare_modes(model, module, x, Choosing(), rounds=40)}
+        reporting.forget()
+        modes = {mode.name: mode for mode in compare_modes(model, module, x, ChoicePolicy(), rounds=40)}
         speed = modes["max-autotune"].run_ns / modes["kerncast"].run_ns
         speeds.append(speed)
         wrong = max(wrong, modes["kerncast"].largest_difference)
@@ -229,7 +228,7 @@ def network_rows(model: kc.Model) -> list[Row]:
             f"{mode.name} {mode.run_ns / 1e3:.0f} µs, compiled in {mode.compile_cpu_seconds:.1f} CPU s"
             for mode in modes.values()
         )
-        made = decisions.made()
+        made = reporting.made()
         spent += [item.seconds * 1e3 for item in made if item.status != "abstained"]
         note = ", ".join(
             f"{status} {sum(item.status == status for item in made)}" for status in ("chosen", "timed", "abstained")

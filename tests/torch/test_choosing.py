@@ -10,7 +10,7 @@ import pytest
 
 import kerncast.torch as ki
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
-from kerncast.torch import decisions, reporting
+from kerncast.torch import reporting
 from kerncast.torch.chooser import Chooser
 from kerncast.torch.reporting import Report
 
@@ -31,7 +31,7 @@ HALF = X.to(torch.bfloat16)
 
 @pytest.fixture(autouse=True)
 def _new_report():
-    decisions.forget()
+    reporting.forget()
 
 
 def linear(columns=48, bias=True, activation=torch.relu):
@@ -156,7 +156,7 @@ def test_it_keeps_out_where_it_does_not_know(made_up, compiling, change, reason)
 def test_another_instruction_set_is_noticed_while_a_program_runs(made_up):
     """`cpp.simdlen` may change after the first question: the model keeps out, recorded times say so, and it comes back."""
     from kerncast.torch.hooks import _not_this_cpu
-    from kerncast.torch.observed_software import software
+    from kerncast.torch.observing import software
 
     chooser, isa = Chooser(made_up((4, 16))), software("cpu")["isa"]
     assert _not_this_cpu(chooser) is None
@@ -213,7 +213,7 @@ def test_the_switch_turns_it_off(made_up, compiling, monkeypatch):
 
 def test_turned_off_nothing_is_opened(monkeypatch, tmp_path):
     """A program whose model is damaged or gone can still be run: KERNCAST_DISABLE=1 wins before the model is looked for."""
-    from kerncast.torch.factory import active
+    from kerncast.torch.hooks import active
 
     with pytest.raises(KerncastError), ki.enable(tmp_path):
         pass
@@ -225,8 +225,8 @@ def test_turned_off_nothing_is_opened(monkeypatch, tmp_path):
 
 def test_what_cannot_choose_is_refused_by_name(made_up):
     """A model of another family, a value that is no model, an empty list, two for one family, an unknown option."""
-    from kerncast.torch.backend import _sorted_options
     from kerncast.torch.enabling import _fitting
+    from kerncast.torch_entry import _sorted_options
 
     other = SimpleNamespace(family=SimpleNamespace(id="gemm/cpu"), path="mine")
     with pytest.raises(InvalidValue, match=r"mine is a model of gemm/cpu, and torch.compile has kernels of gemm/inductor_cpp"):
@@ -288,7 +288,7 @@ def test_a_factory_is_found_again_by_copies_and_processes(made_up):
 
 def test_threads_choose_for_themselves(made_up):
     """Two threads with two models at once, a third without: settings are those of the thread."""
-    from kerncast.torch.factory import active
+    from kerncast.torch.hooks import active
 
     found, met = {}, threading.Barrier(3)
 
@@ -313,9 +313,9 @@ def test_threads_choose_for_themselves(made_up):
 @pytest.mark.usefixtures("cached")
 def test_without_the_setting_a_block_still_chooses(made_up, compiling, monkeypatch):
     """torch before 2.10 has no setting and before 2.13 no key in its caches: `enable` chooses, with the graph cache off."""
-    from kerncast.torch import enabling, factory
+    from kerncast.torch import enabling, hooks
 
-    for module in (factory, enabling):
+    for module in (hooks, enabling):
         monkeypatch.setattr(module, "has_setting", lambda: False)
         monkeypatch.setattr(module, "keys_caches", lambda: False)
     layer = linear().to(HALF.dtype)
@@ -328,7 +328,7 @@ def test_without_the_setting_a_block_still_chooses(made_up, compiling, monkeypat
 
 def test_arguments_of_a_later_torch_are_passed_on(made_up, monkeypatch):
     """What a later version adds to the methods before which the hooks stand reaches them; a positional one means: keep out."""
-    from kerncast.torch import hooks, triton_hooks
+    from kerncast.torch import hooks
 
     seen = []
 
@@ -347,7 +347,7 @@ def test_arguments_of_a_later_torch_are_passed_on(made_up, monkeypatch):
             return ["stock"]
 
     hooks._before_cpp_template(Template)
-    triton_hooks.before_templates(Handler)
+    hooks._before_triton_templates(Handler)
     nodes = [SimpleNamespace(get_dtype=lambda: torch.float64)] * 2
     with ki.enable(made_up((4, 16))):
         Template.add_choices([], SimpleNamespace(dtype=torch.float64), nodes, later="option")
@@ -359,7 +359,7 @@ def test_arguments_of_a_later_torch_are_passed_on(made_up, monkeypatch):
 
 def test_a_product_is_described_with_its_epilogue():
     """Bias, activation, gaps between rows, symbols: as the operator and its users say."""
-    from kerncast.torch.cpu_problem import problem_of
+    from kerncast.torch.describing import problem_of
 
     def operand(sizes, strides=None, dtype=torch.float32):
         return SimpleNamespace(get_size=lambda: sizes, get_dtype=lambda: dtype, maybe_get_stride=lambda: strides)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import kerncast
-from kerncast.torch import entry
+from kerncast import torch_entry as entry
 
 SOURCE = "import sys\nstate = 'executed'\ndef loader():\n    return __spec__.loader\n"
 
@@ -93,7 +93,7 @@ def test_variables_decide(monkeypatch, caplog, module):
 def test_importing_torch_loads_nothing_of_kerncast_but_the_entry():
     """With kerncast installed and no variable set, `import torch` neither listens nor waits."""
     code = (
-        "import sys, torch; assert 'kerncast.torch.entry' in sys.modules; "
+        "import sys, torch; assert 'kerncast.torch_entry' in sys.modules; "
         "late = ('kerncast.torch.obs', 'polars', 'torch._inductor.select'); "
         "assert not [name for name in sys.modules if name.startswith(late)]; "
         "assert not [item for item in sys.meta_path if type(item).__module__.startswith('kerncast')]"

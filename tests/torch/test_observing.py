@@ -19,7 +19,7 @@ from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.measuring.backends.cpu import CpuBackend
 from kerncast.torch import observe, observed_rows, observing
-from kerncast.torch.observed_log import FOLDER, Log
+from kerncast.torch.observed_log import FOLDER, ObservedLog
 from kerncast.torch.observed_rows import CACHED, Gathered, gather
 
 pytestmark = pytest.mark.needs("torch")
@@ -444,9 +444,9 @@ def test_flex_attention(tmp_path, monkeypatch):
 WRITER = """
     import json, os, signal, sys
     from pathlib import Path
-    from kerncast.torch.observed_log import Log
+    from kerncast.torch.observed_log import ObservedLog
     path, header, record, ending = Path(sys.argv[1]), *map(json.loads, sys.argv[2:4]), sys.argv[4]
-    log = Log(path, header)
+    log = ObservedLog(path, header)
     for _ in range(20):
         log.write(record)
     print(flush=True)
@@ -504,7 +504,7 @@ def test_processes_write_at_once_and_the_killed_are_not_lost(tmp_path, raw):
 def test_a_log_that_is_read_again_adds_nothing(tmp_path, raw):
     """A crash between the rows and the mark of the log; and on request, for a kerncast that represents more."""
     (header, record), json = raw
-    log = Log(tmp_path / "data", json.loads(header))
+    log = ObservedLog(tmp_path / "data", json.loads(header))
     log.write(json.loads(record))
     log.close()
     assert gather(tmp_path / "data").rows == {"gemm/inductor_cpp": 3}
@@ -521,13 +521,13 @@ def test_hostile_logs(tmp_path, raw):
     good = json.loads(record)
     odd = [{}, {"op": 1}, {**good, "inputs": [{"size": "x"}] * 3}, {**good, "choices": [1]}, {**good, "output": {}},
            {**good, "at": 1e300}, {**good, "choices": [{**good["choices"][0], "ms": -1.0}]}]  # fmt: skip
-    log = Log(tmp_path / "data", json.loads(header))
+    log = ObservedLog(tmp_path / "data", json.loads(header))
     for item in [*odd, good]:
         log.write(item)
     os.write(log._fd, b"\xff\x00 not a line\n")
     log.write(good)
     log.close()
-    elsewhere = Log(tmp_path / "data", {"cpu": {"name": "another_cpu-1c-avx2"}})
+    elsewhere = ObservedLog(tmp_path / "data", {"cpu": {"name": "another_cpu-1c-avx2"}})
     elsewhere.write(good)
     elsewhere.close()
     (tmp_path / "data" / FOLDER / f"run-{0:016x}.jsonl").symlink_to(tmp_path / "nowhere")
@@ -540,9 +540,9 @@ def test_hostile_logs(tmp_path, raw):
 def test_a_forked_process_writes_a_file_of_its_own(tmp_path, raw):
     """The parent's file and its lock stay the parent's."""
     (header, record), json = raw
-    log = Log(tmp_path / "data", json.loads(header))
+    log = ObservedLog(tmp_path / "data", json.loads(header))
     log.write(json.loads(record))
-    child = Log.__new__(Log)
+    child = ObservedLog.__new__(ObservedLog)
     vars(child).update(vars(log) | {"_pid": -1})  # as after a fork
     child.write(json.loads(record))
     child.close()
@@ -554,7 +554,7 @@ def test_a_forked_process_writes_a_file_of_its_own(tmp_path, raw):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_living_child_does_not_keep_the_log(tmp_path):
     """What a process recorded becomes rows when it ends its log, although a process that it forked is still there."""
-    log = Log(tmp_path / "data", {"cpu": {"name": "some_cpu"}})
+    log = ObservedLog(tmp_path / "data", {"cpu": {"name": "some_cpu"}})
     log.write({"op": "mm"})
     (file,) = (tmp_path / "data").rglob("*.jsonl")
     child = os.fork()

@@ -14,8 +14,8 @@ from kerncast.errors import InvalidValue, NotFound
 from kerncast.library.ops.gemm import gemm
 from kerncast.library.problems import problem_set
 from kerncast.torch import shapes_of
-from kerncast.torch.shape_problems import storage
 from kerncast.torch.shape_tracing import Matrix
+from kerncast.torch.shapes import storage
 
 pytestmark = pytest.mark.needs("torch")
 if find_spec("torch") is not None:

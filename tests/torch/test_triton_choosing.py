@@ -3,15 +3,15 @@
 from types import SimpleNamespace
 
 import pytest
-from tests.inductor.gpuless import triton_on_cpu
+from tests.torch.gpuless import triton_on_cpu
 
 from kerncast.core.op import Config
 from kerncast.library.families.gemm_triton import triton
 from kerncast.library.families.inductor_templates import config_of
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.torch.confidence import Confidence
-from kerncast.torch.flex_asking import flex_asked
-from kerncast.torch.triton_choosing import Ask, prune, prune_flex, settle, widened
+from kerncast.torch.chooser import ChoicePolicy, Chooser, Confidence
+from kerncast.torch.describing import flex_asked
+from kerncast.torch.triton_choosing import prune, prune_flex, settle, widened
 from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 
@@ -19,6 +19,14 @@ RECIPE = Recipe("gbdt", {"trees": 20, "library_trees": 0, "leaves": 15}, folds=2
 ARGUMENTS = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "num_stages": 3, "num_warps": 4, "GROUP_M": 8, "EVEN_K": True}
 M, N, K = 512, 256, 1024
 SURE = Confidence(error=0.0, problems=100)
+
+
+def asking(model, top_k=1, confidence=None):
+    """A chooser; how sure it is may be given."""
+    chooser = Chooser(model, ChoicePolicy(top_k))
+    if confidence is not None:
+        chooser.confidence = confidence
+    return chooser
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +83,16 @@ def test_templates_are_configs():
 def test_the_best_are_kept_with_the_library_unless_the_model_is_sure(model):
     """Subsets of the given objects, in their order; nothing is changed; what fails a rule is not ranked."""
     given = list(STOCK)
-    kept, decision = prune(Ask(model), given, inputs(), "mm")
+    kept, decision = prune(asking(model), given, inputs(), "mm")
     assert given == STOCK
     assert (len(kept), kept[0] is ATEN, decision.kept, decision.status) == (2, True, 2, "timed")
     assert decision.candidates == 10
-    several, decision = prune(Ask(model, top_k=3, confidence=SURE), STOCK, inputs(), "mm")
+    several, decision = prune(asking(model, top_k=3, confidence=SURE), STOCK, inputs(), "mm")
     assert [item for item in STOCK if item in several] == several
     assert (len(several), decision.reason, decision.problem["layout"]) == (3, "top_k=3", "rcr")
     assert decision.predicted_ns > 0
     large = choice("triton::mm", **{**ARGUMENTS, "BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 5})
-    assert prune(Ask(model, top_k=99), [*STOCK, large], inputs(), "mm")[1].candidates == 10
+    assert prune(asking(model, top_k=99), [*STOCK, large], inputs(), "mm")[1].candidates == 10
 
 
 def test_what_the_model_never_measured_is_left_to_inductor(model):
@@ -92,10 +100,10 @@ def test_what_the_model_never_measured_is_left_to_inductor(model):
     tma = choice("triton::mm_persistent_tma", **ARGUMENTS)
     wide = choice("triton::mm", **{**ARGUMENTS, "GROUP_M": 16})
     other = choice("triton::something_new", **ARGUMENTS)
-    kept, decision = prune(Ask(model, confidence=SURE), [*STOCK, tma, wide, other], inputs(), "mm")
+    kept, decision = prune(asking(model, confidence=SURE), [*STOCK, tma, wide, other], inputs(), "mm")
     assert kept[-3:] == [tma, wide, other]
     assert (len(kept), decision.status, decision.reason) == (4, "timed", "3 that the model cannot rank")
-    kept, _ = prune(Ask(model, top_k=2, confidence=SURE), STOCK, inputs(), "mm", more=[tma, wide, *STOCK[1:]])
+    kept, _ = prune(asking(model, top_k=2, confidence=SURE), STOCK, inputs(), "mm", more=[tma, wide, *STOCK[1:]])
     assert all(item in STOCK for item in kept)
 
 
@@ -112,7 +120,7 @@ def test_what_the_model_never_measured_is_left_to_inductor(model):
 )
 def test_without_an_answer_everything_is_kept(model, asked, op, reason):
     """Out of range, dynamic, another op, objects that are not Inductor's: the stock list, and the reason."""
-    kept, decision = prune(Ask(model), STOCK, asked, op, more=[choice("triton::mm", **{**ARGUMENTS, "num_warps": 8})])
+    kept, decision = prune(asking(model), STOCK, asked, op, more=[choice("triton::mm", **{**ARGUMENTS, "num_warps": 8})])
     assert kept == STOCK
     assert kept is not STOCK
     assert (decision.status, decision.kept) == ("abstained", len(STOCK))
@@ -122,10 +130,10 @@ def test_without_an_answer_everything_is_kept(model, asked, op, reason):
 def test_an_exploding_model_keeps_everything(model, monkeypatch):
     """Whatever happens inside, the compilation goes on with what Inductor offered; ATen alone is nothing to choose from."""
     monkeypatch.setattr(type(model), "predict_rows", lambda self, rows: 1 / 0)
-    kept, decision = prune(Ask(model), STOCK, inputs(), "mm")
+    kept, decision = prune(asking(model), STOCK, inputs(), "mm")
     assert (kept, decision.reason) == (STOCK, "ZeroDivisionError: division by zero")
-    assert prune(Ask(model), [ATEN], inputs(), "mm")[1].reason == "no template is offered"
-    assert prune(Ask(model), [], inputs(), "mm")[0] == []
+    assert prune(asking(model), [ATEN], inputs(), "mm")[1].reason == "no template is offered"
+    assert prune(asking(model), [], inputs(), "mm")[0] == []
 
 
 def handler(ask, wide=False):
@@ -157,23 +165,23 @@ def test_inductor_renders_only_what_is_left(model):
 
     a, b = torch.randn(M, K, dtype=torch.float16), torch.randn(N, K, dtype=torch.float16).t()
     bias = torch.randn(N, dtype=torch.float16)
-    chosen = handler(Ask(model, confidence=SURE), wide=True)
+    chosen = handler(asking(model, confidence=SURE), wide=True)
     with triton_on_cpu(chosen) as left:
         assert torch.equal(torch.compile(torch.mm)(a, b), torch.mm(a, b))
     ((stock, more, decision),) = chosen.decisions
     assert (stock, len(left[0]), decision.kept, decision.status) == (21, 1, 1, "chosen")
     assert more > 300
     assert decision.candidates > 300
-    timed, settled = handler(Ask(model)), []
+    timed, settled = handler(asking(model)), []
     with triton_on_cpu(timed) as left:
         before = select_algorithm.get_algorithm_selector_cache().preprocessing_fns
-        before.insert(0, lambda choices: settled.append(settle(Ask(model), choices, "addmm")) or choices)
+        before.insert(0, lambda choices: settled.append(settle(asking(model), choices, "addmm")) or choices)
         assert torch.equal(torch.compile(torch.addmm)(bias, a, b), torch.addmm(bias, a, b))
     assert [names[0] for names in left] == ["addmm"]
     assert len(left[0]) == 2
     ((both, decision),) = settled
     assert (len(both), decision.candidates) == (2, 2)
-    odd = handler(Ask(model))
+    odd = handler(asking(model))
     with triton_on_cpu(odd) as left:
         torch.compile(torch.mm)(a[:, :1000], b[:1000])
     assert len(left[0]) == odd.decisions[0][0] > 2
@@ -213,13 +221,13 @@ def test_flex_attention_configs_are_ranked_too(flex_model):
     configs = [SimpleNamespace(block_m=m, block_n=n, num_stages=3, num_warps=4) for m in (32, 64, 128) for n in (32, 128)]
     problem = {"batch": 2, "heads": 4, "q_len": 512, "kv_len": 512, "head_dim": 64, "dtype": "fp16", "q_layout": "bhmd",
                "mod_nodes": 6, "mod_args": 1}  # fmt: skip
-    kept, decision = prune_flex(Ask(flex_model), configs, problem, (128, 128))
+    kept, decision = prune_flex(asking(flex_model), configs, problem, (128, 128))
     assert [(item.block_m, item.block_n) for item in kept] == [(128, 128)]
     assert (decision.op, decision.status, decision.candidates) == ("flex_attention", "chosen", 6)
-    kept, decision = prune_flex(Ask(flex_model, top_k=2), configs, problem, (64, 32), more=configs)
+    kept, decision = prune_flex(asking(flex_model, top_k=2), configs, problem, (64, 32), more=configs)
     assert [(item.block_m, item.block_n) for item in kept] == [(64, 32), (32, 32)]
     for blocks, asked in (((48, 16), problem), ((128, 128), "dynamic"), ((128, 128), {**problem, "q_len": 9})):
-        assert prune_flex(Ask(flex_model), configs, asked, blocks)[0] == configs
+        assert prune_flex(asking(flex_model), configs, asked, blocks)[0] == configs
 
 
 @pytest.mark.needs("triton")
@@ -261,23 +269,23 @@ def test_an_enabled_model_prunes_before_anything_is_rendered(model, monkeypatch)
     """Through the hooks that every handler has: enabled it chooses, on another GPU it abstains, then it is stock again."""
     import kerncast.torch as ki
     import torch
-    from kerncast.torch import decisions, hooks, triton_hooks
+    from kerncast.torch import hooks, reporting
 
     hooks.install()
     a, b = torch.randn(M, K, dtype=torch.float16), torch.randn(N, K, dtype=torch.float16).t()
 
     def compiled():
-        decisions.forget()
+        reporting.forget()
         with triton_on_cpu() as left:
             assert torch.equal(torch.compile(torch.mm)(a, b), torch.mm(a, b))
-        return [len(names) for names in left], decisions.made()
+        return [len(names) for names in left], reporting.made()
 
-    monkeypatch.setattr(triton_hooks, "local_gpu", lambda: ("a100", {}))
+    monkeypatch.setattr(hooks, "local_gpu", lambda: ("a100", {}))
     with ki.enable(model, top_k=2):
         left, (found,) = compiled()
     assert found.candidates > 300
     assert (left, found.kept, found.op, found.status) == ([3], 3, "mm", "timed")  # the library stays: it is not sure
-    monkeypatch.setattr(triton_hooks, "local_gpu", lambda: ("h100", {}))
+    monkeypatch.setattr(hooks, "local_gpu", lambda: ("h100", {}))
     with ki.enable(model):
         left, (found,) = compiled()
     assert (left, found.reason) == ([21], "the model is for a100, and this is h100")

@@ -12,7 +12,7 @@ import pytest
 from kerncast.answering.measure import Timed
 from kerncast.errors import InvalidValue
 from kerncast.torch import validating
-from kerncast.torch.validation import Mode, Product, Validation
+from kerncast.torch.validation import Mode, ValidatedProduct, Validation
 
 pytestmark = [
     pytest.mark.needs("torch"),
@@ -83,11 +83,11 @@ def test_a_model_of_another_machine_is_not_validated(measured, made_up):
 def test_modes_are_compiled_apart_and_drawn(made_up, compiling):
     """Stock, max-autotune and choosing: three compilations of one module in one process, each with its own kernels."""
     import torch
-    from kerncast.torch.chooser import Policy
-    from kerncast.torch.end_to_end import compare_modes
+    from kerncast.torch.chooser import ChoicePolicy
+    from kerncast.torch.validating import compare_modes
 
     layer, x = torch.nn.Linear(32, 48).eval(), torch.ones(16, 32)
-    modes = compare_modes(made_up((4, 16)), layer, {"input": x}, Policy(), rounds=1)
+    modes = compare_modes(made_up((4, 16)), layer, {"input": x}, ChoicePolicy(), rounds=1)
     assert [mode.name for mode in modes] == ["stock", "max-autotune", "kerncast"]
     assert all(mode.run_ns > 0 and mode.compile_cpu_seconds > 0 for mode in modes)
     drawn = Validation("m", "d", "x", (), (*modes, Mode("<b>&", 1.0, 1.0, 1.0, 0, 0.0))).picture()
@@ -106,7 +106,7 @@ def test_arguments_that_do_not_fit_are_refused(made_up):
     ):
         with pytest.raises(InvalidValue, match=rule):
             ki.validate(made_up((4, 16)), **options)
-    assert Validation("m", "d", "x", (Product(PROBLEM, "failed", "why"),)).as_good is False
+    assert Validation("m", "d", "x", (ValidatedProduct(PROBLEM, "failed", "why"),)).as_good is False
 
 
 def test_a_variable_makes_a_model_choose_in_every_thread(made_up, inductor_cache, run, tmp_path):

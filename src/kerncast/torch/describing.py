@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
-from kerncast.library.families.torch_products import Described, worded
+from kerncast.library.families.torch_products import Described, flex_problem, worded
+from kerncast.measuring.backends.inductor.templates import DTYPES, EPILOGUES
 
 LONGEST_TEXT = 400
 # The class of a choice, or of one of its bases, and its kind here.
@@ -215,3 +217,132 @@ def _triton(choice: Any, name: str) -> Described:
     if "allow_tf32" in params:
         params["ALLOW_TF32"] = params.pop("allow_tf32")
     return {"template": f"triton::{template}", "params": {**{key: worded(value) for key, value in params.items()}, **told}}
+
+
+CPU_DTYPES = {f"torch.{spelled}": name for name, spelled in DTYPES.items()}
+ATTRIBUTES = {spelled: name for name, spelled in EPILOGUES.items()}
+# Pointwise functions that Inductor fuses into the product, by the names of the operators that read it: Inductor has already
+# taken gelu and silu apart.
+ACTIVATIONS = {
+    ("relu",): "relu",
+    ("gelu",): "gelu",
+    ("mul 0.5", "mul 0.7071"): "gelu",
+    ("silu",): "silu",
+    ("div", "neg"): "silu",
+    ("mul", "sigmoid"): "silu",
+}
+# Operators that change neither values nor who needs them.
+PASSED = {"view", "reshape", "_unsafe_view", "convert_element_type", "_to_copy"}
+# Arguments of the operators that lower to the template: where the bias and the name of the activation are.
+BIAS = {"_mkl_linear": 3, "_linear_pointwise": 2}
+ATTRIBUTE = {"_linear_pointwise": 3}
+
+
+class NotStatic(Exception):
+    """A size is only known when the program runs."""
+
+
+def problem_of(layout: Any, nodes: Sequence[Any], threads: int, node: Any = None, **options: Any) -> dict[str, Any] | str:
+    """The problem that a call of the template's `add_choices` poses, or why it is none of the family.
+
+    `node` is the operator in the graph, of which the epilogue is read; `options` are those of the call.
+    """
+    has_bias = bool(options.get("has_bias"))
+    order = options.get("input_indices") or list(range(len(nodes)))
+    x, w = (nodes[order[1]], nodes[order[2]]) if has_bias else (nodes[order[0]], nodes[order[1]])
+    dtype = CPU_DTYPES.get(str(x.get_dtype()))
+    if dtype is None or w.get_dtype() != x.get_dtype() or layout.dtype != x.get_dtype():
+        return f"{x.get_dtype()} × {w.get_dtype()} → {layout.dtype} is none of {', '.join(CPU_DTYPES)}"
+    try:
+        m, k = _whole(x.get_size())
+        n = _whole(w.get_size())[0 if options.get("trans_w") else 1]
+        outer, inner = _strides(x, k)
+    except NotStatic:
+        return "its sizes are only known when the program runs (dynamic shapes)"
+    except ValueError:
+        return f"an operand has {len(x.get_size())} and {len(w.get_size())} dimensions, not two"
+    if inner != 1 and k > 1:
+        return "rows of the left operand are not contiguous"
+    problem: dict[str, Any] = {"M": m, "N": n, "K": k, "dtype": dtype, "layout": "rcr", "threads": threads}
+    if outer > k and m > 1:
+        problem["lda"] = outer
+    return problem | epilogue_of(node, has_bias)
+
+
+def epilogue_of(node: Any, has_bias: bool = False) -> dict[str, Any]:
+    """Bias and activation of a product, as far as they follow it immediately and nothing else reads what is between."""
+    name = name_of(node)
+    bias = has_bias or (name in BIAS and len(node.args) > BIAS[name] and node.args[BIAS[name]] is not None)
+    activation = ATTRIBUTES.get(node.args[ATTRIBUTE[name]]) if name in ATTRIBUTE and len(node.args) > ATTRIBUTE[name] else None
+    while activation is None and node is not None:
+        users = list(getattr(node, "users", ()))
+        activation = ACTIVATIONS.get(tuple(sorted(map(_use, users))))
+        node = users[0] if len(users) == 1 and name_of(users[0]) in PASSED else None
+    return ({"bias": True} if bias else {}) | ({"activation": activation} if activation else {})
+
+
+def _use(node: Any) -> str:
+    """An operator with the number that it multiplies by."""
+    numbers = [item for item in getattr(node, "args", ()) if isinstance(item, float)]
+    return f"{name_of(node)} {numbers[0]:.4g}" if numbers else name_of(node)
+
+
+def name_of(node: Any) -> str:
+    """`relu` for the operator aten.relu.default; empty for what is no operator."""
+    target = getattr(node, "target", None)
+    return str(getattr(getattr(target, "overloadpacket", target), "__name__", ""))
+
+
+def _whole(sizes: Sequence[Any]) -> list[int]:
+    found = []
+    for size in sizes:
+        try:
+            found.append(int(size))
+        except (TypeError, ValueError) as error:  # a symbol
+            raise NotStatic from error
+    return found
+
+
+def _strides(x: Any, k: int) -> Sequence[int]:
+    """Of the left operand; one whose layout is not decided yet becomes packed."""
+    read = getattr(x, "maybe_get_stride", None) or getattr(x, "get_stride", None)
+    strides = read() if read is not None else None
+    return [k, 1] if strides is None else _whole(strides)
+
+
+# Arguments of the operator: Q, K, V, the score function, the mask.
+OPERANDS, SCORE, MASK = slice(0, 3), 3, 4
+# Where the mask has the sizes of its blocks, from its end: queries, keys, the mask's own function.
+BLOCKS = slice(-3, -1)
+
+
+def flex_asked(node: Any = None) -> tuple[dict[str, Any] | str, tuple[int, int]]:
+    """The problem of `flex_attention` that is being lowered, and the blocks of its mask; a text says why there is none.
+
+    `node` is the operator in the graph; None: the one that Inductor lowers right now, in this thread.
+    """
+    try:
+        if node is None:
+            node = import_module("torch._inductor.virtualized").V.graph.current_node
+        inputs = [_graph_tensor(item.meta["val"]) for item in node.args[OPERANDS]]
+        rows, columns = node.args[MASK][BLOCKS]
+        if type(rows) is not int or type(columns) is not int:
+            return "the blocks of the mask are not known numbers", (0, 0)
+        return flex_problem(inputs, _score_function(node)), (rows, columns)
+    except Exception as error:  # an operator of another version
+        return f"the operator cannot be read ({type(error).__name__}: {error})", (0, 0)
+
+
+def _graph_tensor(value: Any) -> Described:
+    return {"size": [_plain(n) for n in value.size()], "stride": [_plain(n) for n in value.stride()],
+            "dtype": str(value.dtype).removeprefix("torch."), "device": str(value.device)}  # fmt: skip
+
+
+def _plain(number: Any) -> int | str:
+    """A dynamic size stays a text: asking for its number would fix it."""
+    return number if type(number) is int else str(number)
+
+
+def _score_function(node: Any) -> dict[str, int]:
+    module = getattr(node.graph.owning_module, str(node.args[SCORE].target))
+    return describe_score_function(module.graph)

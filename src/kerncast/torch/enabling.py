@@ -16,12 +16,10 @@ from kerncast.measuring.backends.inductor.build import cpu_software
 from kerncast.models.model import Model, is_model
 from kerncast.models.store.store import Store
 from kerncast.torch import hooks
-from kerncast.torch.chooser import Chooser, Policy
-from kerncast.torch.entry import MODEL, turned_off
-from kerncast.torch.factory import SETTING, Factory, _without_setting, has_setting, keys_caches
-from kerncast.torch.reporting import write_at_exit
-from kerncast.torch.saying import log, say_if_not_frozen, say_what_is_off
-from kerncast.torch.triton_hooks import local_gpu
+from kerncast.torch.chooser import ChoicePolicy, Chooser
+from kerncast.torch.hooks import SETTING, Factory, _without_setting, has_setting, keys_caches, local_gpu
+from kerncast.torch.reporting import log, say_if_not_frozen, say_what_is_off, write_at_exit
+from kerncast.torch_entry import MODEL, turned_off
 
 Given = Model | str | Path | Sequence[Model | str | Path] | None
 FAMILIES = ("gemm/inductor_cpp", "gemm/triton", "flex_attention/triton")
@@ -39,7 +37,7 @@ def choices(
     itself offers. `any_software` uses a model although torch or the compiler is not the one that its data were measured with.
     With `KERNCAST_DISABLE=1` no model is opened: a damaged one is no hindrance, and nothing is chosen.
     """
-    policy = Policy(top_k, any_software, widen)
+    policy = ChoicePolicy(top_k, any_software, widen)
     if turned_off():
         return Factory((), policy, _handler_below())
     hooks.install()

@@ -28,7 +28,7 @@ RAW, KEPT = "run-", "kept-"
 NAME = re.compile(rf"({RAW}|{KEPT})(?P<token>[0-9a-f]{{16}})\.jsonl")
 
 
-class Log:
+class ObservedLog:
     """The log that this process writes. The file begins with the first record, and a forked process begins its own."""
 
     def __init__(self, dataset: Path, header: Mapping[str, Any]) -> None:

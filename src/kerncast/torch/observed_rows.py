@@ -64,7 +64,7 @@ class Gathered:
         return line(f"{counted(self.autotunes, 'autotune')}: {rows}{left}")
 
 
-class Header(msgspec.Struct, frozen=True):
+class LogHeader(msgspec.Struct, frozen=True):
     """The first line of a log."""
 
     format: str
@@ -72,7 +72,7 @@ class Header(msgspec.Struct, frozen=True):
     cpu: dict[str, Any] = {}
 
 
-class Autotune(msgspec.Struct, frozen=True):
+class ObservedAutotune(msgspec.Struct, frozen=True):
     """A line of a log; every key is optional, because a later version may leave it out."""
 
     op: str = ""
@@ -89,7 +89,7 @@ class Autotune(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class _Sorted:
+class _RowsSoFar:
     """Rows and what is left, while logs are read."""
 
     frames: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
@@ -105,7 +105,7 @@ def gather(path: str | Path, *, again: bool = False) -> Gathered:
     """
     refuse_foreign(Path(path))
     dataset = Dataset.ensured(path)
-    found = _Sorted()
+    found = _RowsSoFar()
     with ExitStack() as held:
         read = []
         for log in logs_of(dataset.path, kept=again):
@@ -121,7 +121,7 @@ def gather(path: str | Path, *, again: bool = False) -> Gathered:
     return Gathered({name: count for name, count in rows.items() if count}, found.autotunes, dict(found.left_out))
 
 
-def _added(dataset: Dataset, name: str, rows: pl.DataFrame, found: _Sorted) -> int:
+def _added(dataset: Dataset, name: str, rows: pl.DataFrame, found: _RowsSoFar) -> int:
     """Append rows, without those of runs that are there: a crash after the last time left their log unread."""
     family = FAMILIES[name]
     parts = [dataset.stored(family, part) for part in dataset.contents.parts if part.family == name]
@@ -134,11 +134,11 @@ def _added(dataset: Dataset, name: str, rows: pl.DataFrame, found: _Sorted) -> i
     return rows.height
 
 
-def _read_log(path: Path, dataset: Dataset, found: _Sorted) -> bool:
+def _read_log(path: Path, dataset: Dataset, found: _RowsSoFar) -> bool:
     """Sort the records of a log; False: it has to wait for its own machine."""
     lines = [checked(line) for line in path.read_bytes().splitlines(keepends=True)]
     try:
-        header = msgspec.convert(decode_json(lines[0] or b"", dict[str, Any]) if lines else {}, Header)
+        header = msgspec.convert(decode_json(lines[0] or b"", dict[str, Any]) if lines else {}, LogHeader)
     except msgspec.DecodeError:
         header = None
     if header is None or header.format != FORMAT or header.version > VERSION:
@@ -159,18 +159,18 @@ def _read_log(path: Path, dataset: Dataset, found: _Sorted) -> bool:
     return True
 
 
-def _autotune(line: bytes | None) -> Autotune | None:
+def _autotune(line: bytes | None) -> ObservedAutotune | None:
     try:
-        return None if line is None else msgspec.convert(decode_json(line, dict[str, Any]), Autotune)
+        return None if line is None else msgspec.convert(decode_json(line, dict[str, Any]), ObservedAutotune)
     except msgspec.DecodeError:
         return None
 
 
-def _is_on_cpu(item: Autotune) -> bool:
+def _is_on_cpu(item: ObservedAutotune) -> bool:
     return item.output.get("device") == "cpu"
 
 
-def _cpu_of(header: Header, dataset: Dataset) -> Device | None:
+def _cpu_of(header: LogHeader, dataset: Dataset) -> Device | None:
     """The CPU that a log was written on: this one, with its measured speed, or one that the dataset knows already."""
     name = header.cpu.get("name")
     if name == devices.local().name:
@@ -186,7 +186,7 @@ def _this_cpu() -> Device:
     return devices.local() if CpuBackend.unavailable() else CpuBackend().device()
 
 
-def _sort(item: Autotune, run: str, cpu: Device | None, found: _Sorted) -> None:
+def _sort(item: ObservedAutotune, run: str, cpu: Device | None, found: _RowsSoFar) -> None:
     """One autotune: its rows, or why it has none."""
     if item.timed is not True:
         found.left_out[CACHED if item.timed is False else PERHAPS_CACHED] += len(item.choices)
@@ -200,7 +200,7 @@ def _sort(item: Autotune, run: str, cpu: Device | None, found: _Sorted) -> None:
     found.left_out.update(left_out)
 
 
-def _keep_rows(item: Autotune, run: str, cpu: Device | None, found: _Sorted, left_out: Counter[str]) -> None:
+def _keep_rows(item: ObservedAutotune, run: str, cpu: Device | None, found: _RowsSoFar, left_out: Counter[str]) -> None:
     place = _place(item, cpu)
     if isinstance(place, str):
         left_out[place[:LONGEST_REASON]] += len(item.choices)
@@ -220,7 +220,7 @@ def _keep_rows(item: Autotune, run: str, cpu: Device | None, found: _Sorted, lef
 # -- what an autotune timed ----------------------------------------------------------------------------
 
 
-def _place(item: Autotune, cpu: Device | None) -> tuple[Family, dict[str, Any], Device] | str:
+def _place(item: ObservedAutotune, cpu: Device | None) -> tuple[Family, dict[str, Any], Device] | str:
     """The family, the problem and the device of an autotune; a text says why there is none."""
     on_cpu, on_gpu = _is_on_cpu(item), bool(item.gpu)
     family: Family = gemm_inductor_cpp if on_cpu else triton
@@ -242,7 +242,7 @@ def _place(item: Autotune, cpu: Device | None) -> tuple[Family, dict[str, Any], 
     return str(broken[0]) if broken else (family, problem, device)
 
 
-def _environment(item: Autotune, family: Family, problem: Mapping[str, Any]) -> dict[str, Any]:
+def _environment(item: ObservedAutotune, family: Family, problem: Mapping[str, Any]) -> dict[str, Any]:
     if "threads" in family.environment.parameters:
         told = [choice["num_threads"] for choice in item.choices if isinstance(choice.get("num_threads"), int)]
         return {"threads": told[0] if told else item.threads}

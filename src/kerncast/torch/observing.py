@@ -16,19 +16,75 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kerncast.errors import NotFound
+from kerncast.measuring.backends.inductor.build import cpu_software
 from kerncast.torch.describing import describe_choice, describe_inputs, describe_layout, describe_score_function
-from kerncast.torch.entry import MODEL, OBSERVE
-from kerncast.torch.observed_log import FOLDER, Log, refuse_foreign
-from kerncast.torch.observed_software import gpu, software
-from kerncast.torch.saying import say, say_what_is_off
+from kerncast.torch.observed_log import FOLDER, ObservedLog, refuse_foreign
+from kerncast.torch.reporting import say, say_what_is_off
+from kerncast.torch_entry import MODEL, OBSERVE
 
 if TYPE_CHECKING:
     from kerncast.torch.observed_rows import Gathered
+
+
+DRIVERS = ("/sys/module/nvidia/version", "/sys/module/amdgpu/version")
+# What `backends.triton.device_profile` reads of a GPU.
+PROPERTIES = (
+    "name", "multi_processor_count", "warp_size", "shared_memory_per_block_optin", "shared_memory_per_block",
+    "shared_memory_per_multiprocessor", "max_threads_per_block", "L2_cache_size", "total_memory", "gcnArchName",
+)  # fmt: skip
+
+
+def software(device: str) -> dict[str, str]:
+    """torch, and for a CPU its instruction set and the compiler, as the `inductor` backend says them; for a GPU Triton, the
+    runtime and the driver."""
+    if device != "cpu":
+        return _gpu_software()
+    try:
+        return dict(cpu_software())
+    except Exception:  # no compiler, or a torch that names these functions otherwise: the times are recorded all the same
+        return {"torch": str(sys.modules["torch"].__version__)}
+
+
+@cache
+def _gpu_software() -> dict[str, str]:
+    torch = sys.modules["torch"]
+    found = {"torch": str(torch.__version__)}
+    triton = sys.modules.get("triton")
+    if triton is not None:
+        found["triton"] = str(triton.__version__)
+    version = torch.version
+    if getattr(version, "hip", None) or getattr(version, "cuda", None):
+        found["runtime"] = f"rocm {version.hip}" if version.hip else f"cuda {version.cuda}"
+    driver = next((text for text in map(_read, DRIVERS) if text), None)
+    return found | ({"driver": driver} if driver else {})
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+@cache
+def gpu(device: str) -> dict[str, Any]:
+    """What torch says about a GPU; nothing if it fails."""
+    torch = sys.modules["torch"]
+    try:
+        properties = torch.cuda.get_device_properties(device)
+    except Exception:
+        return {}
+    found = {name: getattr(properties, name, None) for name in PROPERTIES}
+    if not getattr(torch.version, "hip", None):
+        found["gcnArchName"] = None
+    return {name: value for name, value in found.items() if isinstance(value, str | int)}
+
 
 # Frames between Inductor's function that times choices and ours, at most: others may wrap ours.
 FRAMES = 24
@@ -133,7 +189,7 @@ class _Listener:
         cpu = devices.local()
         profile = {"name": cpu.name, "title": cpu.title, "numbers": dict(cpu.numbers), "sources": dict(cpu.sources)}
         self.path, self.askers, self.failures = path, 0, 0
-        self.log = Log(path, {"kerncast": __version__, "cpu": profile})
+        self.log = ObservedLog(path, {"kerncast": __version__, "cpu": profile})
 
         def saw(
             timings: Mapping[Any, float], name: str, input_nodes: Sequence[Any], choices: Sequence[Any], *rest: Any

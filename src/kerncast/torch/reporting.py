@@ -1,24 +1,114 @@
-"""`kerncast.torch.report()`: what was chosen in this process, and what that saved."""
+"""What was decided for each kernel choice of torch.compile: kept, said in the log, and reported with what it saved."""
 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from kerncast.core.io import html
 from kerncast.core.io.artefact import json_text
 from kerncast.core.io.atomic import write_bytes
 from kerncast.core.io.foreign import guarded, read_json
-from kerncast.core.io.terminal import TextTable, assignments, duration, printable
-from kerncast.torch import decisions
-from kerncast.torch.decisions import ABSTAINED, CHOSEN, TIMED, Decision
-from kerncast.torch.saying import say
+from kerncast.core.io.terminal import TextTable, assignments, duration, line, printable
+
+CHOSEN, TIMED, ABSTAINED = "chosen", "timed", "abstained"
+# What a report that was read from a file may hold.
+Count = Annotated[int, Meta(ge=0, le=2**31)]
+Positive = Annotated[float, Meta(ge=0, le=1e18)]
+# A process that compiles all day keeps the last of them.
+MOST = 10_000
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One choice among kernels: `chosen` leaves one, `timed` leaves several to Inductor, `abstained` leaves all of them."""
+
+    op: str
+    family: str
+    problem: Mapping[str, Any] | None
+    candidates: Count
+    """Configs that were ranked; 0 where none were."""
+    kept: Count
+    """Kernels that were left: those that Inductor compiles and, if there are several, times."""
+    chosen: str
+    """What was left, in words: `tile mr=6 nr=16 …`, `aten`."""
+    config: Mapping[str, Any] | None
+    predicted_ns: Positive | None
+    status: Annotated[str, Meta(pattern=f"^({CHOSEN}|{TIMED}|{ABSTAINED})$")]
+    reason: str
+    seconds: Positive
+    """How long deciding took."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+_made: deque[Decision] = deque(maxlen=MOST)
+
+
+def note(decision: Decision) -> None:
+    """Keep a decision for the report."""
+    _made.append(decision)
+
+
+def made() -> list[Decision]:
+    """The decisions of this process, oldest first."""
+    return list(_made)
+
+
+def forget() -> None:
+    """Begin a new list."""
+    _made.clear()
+
+
+log = logging.getLogger("kerncast.torch")
+# Settings without which Inductor offers one kernel for most products, and the variables that turn them on.
+NEEDED = {"max_autotune": "TORCHINDUCTOR_MAX_AUTOTUNE=1", "freezing": "TORCHINDUCTOR_FREEZING=1"}
+
+
+def say(why: str, error: object) -> None:
+    """One line in the log; texts of files and of other programs are made printable."""
+    told = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error)
+    log.warning("%s: %s", line(why), line(told))
+
+
+@cache
+def say_once(text: str) -> None:
+    """A line that would be the same each time."""
+    log.warning("%s", text)
+
+
+def say_what_is_off(variable: str) -> None:
+    """Which settings are off that a variable's purpose needs. The program may turn them on itself, later."""
+    config = import_module("torch._inductor.config")
+    for name, how in NEEDED.items():
+        if not getattr(config, name, True):
+            log.warning(
+                "%s is set, but %s is off, and unless the program turns it on, Inductor has one kernel for most products: "
+                "set %s", variable, name, how,
+            )  # fmt: skip
+
+
+def say_if_not_frozen() -> None:
+    """For models that are compiled without gradients: with them, nothing can be frozen."""
+    if not import_module("torch._inductor.config").freezing and not import_module("torch").is_grad_enabled():
+        say_once(
+            "freezing is off, so products with weights have one kernel on CPUs: set torch._inductor.config.freezing = True "
+            "or TORCHINDUCTOR_FREEZING=1 before the model is compiled"
+        )
+
 
 # Compiling and timing one C++ kernel of a product alone, in CPU seconds: benchmarks/inductor.py measures it. Nobody has
 # measured that of Triton's templates here.
@@ -121,4 +211,4 @@ def _write(path: Path) -> None:
 
 def report() -> Report:
     """What was decided for every product that torch.compile lowered in this process."""
-    return Report(tuple(decisions.made()))
+    return Report(tuple(made()))

@@ -44,7 +44,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Call:
+class ProductCall:
     """One kind of product: equal calls are counted together."""
 
     op: str
@@ -57,7 +57,7 @@ class Call:
 class Seen:
     """What a trace has met so far."""
 
-    calls: Counter[Call] = field(default_factory=Counter)
+    calls: Counter[ProductCall] = field(default_factory=Counter)
     others: Counter[str] = field(default_factory=Counter)
     """Operators that are no matrix products, by name."""
     folded: Counter[str] = field(default_factory=Counter)
@@ -211,13 +211,13 @@ def _inductor_rules() -> Mapping[Any, Callable[..., Any]]:
     return rules
 
 
-def _call(name: str, args: Any, kwargs: Mapping[str, Any]) -> Call:
+def _call(name: str, args: Any, kwargs: Mapping[str, Any]) -> ProductCall:
     names = ("self", "mat2") if PRODUCTS[name][0] == 0 else ("mat1" if name == "addmm" else "batch1", "mat2")
     a, b = (args[at] if at < len(args) else kwargs[keyword] for at, keyword in zip(PRODUCTS[name], names, strict=True))
     bias = name in BIASED and _is_vector(args[0], int(b.shape[-1]))
     if name == "_scaled_mm":
         bias = (args[4] if len(args) > 4 else kwargs.get("bias")) is not None
-    return Call(name, _matrix(a), _matrix(b), bias)
+    return ProductCall(name, _matrix(a), _matrix(b), bias)
 
 
 def _is_vector(added: Any, columns: int) -> bool:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
 
-from kerncast.core.arrays import Flags, Floats
+from kerncast.core.arrays import Flags
 from kerncast.core.device import Device
 from kerncast.core.io.terminal import assignments, known
 from kerncast.core.op import Config, Family, Problem
@@ -26,36 +25,15 @@ from kerncast.data import schema
 from kerncast.errors import KerncastError
 from kerncast.library.families.inductor_templates import ATEN, config_of
 from kerncast.library.families.torch_products import gemm_problem
-from kerncast.models.model import Model
-from kerncast.torch.asking import Abstain, in_range
-from kerncast.torch.confidence import NONE_MEASURED, Confidence
-from kerncast.torch.decisions import ABSTAINED, CHOSEN, TIMED, Decision
+from kerncast.torch.chooser import Abstain, Chooser, in_range
 from kerncast.torch.describing import describe_choice, describe_inputs, describe_layout
+from kerncast.torch.reporting import Decision
 
 T = TypeVar("T")
 SEARCH_SPACES = ("max_autotune_gemm_search_space", "max_autotune_flex_search_space")
 LONGEST_REASON = 300
 # Inductor asks for ATen's kernels apart where there is a bias: nothing was to be decided.
 NOTHING_OFFERED = "no template is offered"
-
-
-@dataclass(frozen=True)
-class Ask:
-    """A model and what to keep of its ranking."""
-
-    model: Model
-    top_k: int = 1
-    """Tiles that are kept; with more than one kernel left, Inductor times them."""
-    confidence: Confidence = NONE_MEASURED
-    """Whether the predicted times of the library's kernel and of the best tile tell which is faster; else both are kept."""
-    device: Device | None = None
-    """The device that kernels are chosen for; None: the model's own."""
-
-    @cached_property
-    def seen(self) -> Mapping[str, tuple[Any, ...]]:
-        """The values of optional config parameters that the model has measured; None: the usual one."""
-        found = self.model.candidates
-        return {name: tuple(found[f"config.{name}"].unique()) for name in self.model.family.config.optional}
 
 
 @dataclass(frozen=True)
@@ -71,13 +49,14 @@ class _Ranked:
 
 
 def prune(
-    ask: Ask, choices: Sequence[Any], kernel_inputs: Any, op_name: str, more: Sequence[Any] = ()
-) -> tuple[list[Any], Decision]:
+    chooser: Chooser, choices: Sequence[Any], kernel_inputs: Any, op_name: str, more: Sequence[Any] = (),
+    device: Device | None = None,
+) -> tuple[list[Any], Decision]:  # fmt: skip
     """The choices to render, in Inductor's order, and what to report. Never empty unless `choices` is.
 
     `choices` are the `KernelTemplateChoice`s that Inductor would render. `more` may be chosen, too, but only if the model
     ranks them first: if it abstains, they are forgotten. What the model cannot rank (a template that it never measured) is
-    kept beside its choice, so that Inductor can time it.
+    kept beside its choice, so that Inductor can time it. `device` is what kernels are chosen for; None: the model's own.
     """
     began = time.perf_counter()
     problem: dict[str, Any] | None = None
@@ -85,23 +64,27 @@ def prune(
         if all(_is_aten(item) for item in choices):
             raise Abstain(NOTHING_OFFERED)
         problem = _product(choices, kernel_inputs, op_name)
-        asked = in_range(ask.model, problem)
+        asked = in_range(chooser.model, problem)
         every = [*choices, *_others(more, choices)]
         configs = [config_of(str(item.template.uid), _arguments(item)) for item in every]
-        ranked = _rank(ask, asked, configs)
-        kept, reason = _top(ask, ranked, [config is not None and _is_library(ask, config) for config in configs])
+        ranked = _rank(chooser, asked, configs, device)
+        kept, reason = _top(
+            chooser, ranked, [config is not None and _is_library(chooser.model.family, config) for config in configs]
+        )
         kept |= {place for place in ranked.unknown if place < len(choices)}
         if not any(_renders(every[place], kernel_inputs) for place in sorted(kept)):  # ATen comes first
             raise Abstain("Inductor cannot render what the model chose")
         best = next(place for place in ranked.order if place in kept)
         words = [_words(every[place], configs[place]) for place in sorted(kept)]
-        decision = _decided(ask, op_name, asked, ranked, words, configs[best], ranked.time_ns[best], reason, began)
+        decision = _decision(chooser, op_name, asked, ranked, words, configs[best], best, reason, began)
         return [every[place] for place in sorted(kept)], decision
     except Exception as error:  # whatever Inductor's objects are, a compilation must go on
-        return list(choices), _abstained(ask, op_name, problem, len(choices), error, began)
+        return list(choices), _abstention(chooser, op_name, problem, len(choices), error, began)
 
 
-def settle(ask: Ask, rendered: Sequence[Any], op_name: str) -> tuple[list[Any], Decision] | None:
+def settle(
+    chooser: Chooser, rendered: Sequence[Any], op_name: str, device: Device | None = None
+) -> tuple[list[Any], Decision] | None:
     """The same for rendered choices (`ChoiceCaller`s), all of which Inductor would time; None: not all of them are known.
 
     Inductor asks for ATen's kernels and for Triton's apart where there is a bias. Only here are they seen together.
@@ -110,7 +93,7 @@ def settle(ask: Ask, rendered: Sequence[Any], op_name: str) -> tuple[list[Any], 
     tiles = [item for item in sources if item is not None and not _is_aten(item)]
     if None in sources or not tiles:
         return None
-    kept, decision = prune(ask, sources, tiles[0].inputs, op_name)
+    kept, decision = prune(chooser, sources, tiles[0].inputs, op_name, device=device)
     return [item for item, source in zip(rendered, sources, strict=True) if source in kept], decision
 
 
@@ -184,31 +167,31 @@ def _renders(choice: Any, kernel_inputs: Any) -> bool:
 
 
 def prune_flex(
-    ask: Ask, configs: Sequence[Any], problem: Mapping[str, Any] | str, blocks: tuple[int, int], more: Sequence[Any] = ()
-) -> tuple[list[Any], Decision]:
+    chooser: Chooser, configs: Sequence[Any], problem: Mapping[str, Any] | str, blocks: tuple[int, int],
+    more: Sequence[Any] = (), device: Device | None = None,
+) -> tuple[list[Any], Decision]:  # fmt: skip
     """The forward configs of flex attention to render. `problem` and `blocks` are what `flex_asked` found, `more` as above.
 
     A text instead of a problem says why there is none. A tile must divide the block of the mask, `blocks`: (queries, keys).
     """
     began = time.perf_counter()
-    op = ask.model.family.op.name
+    op = chooser.model.family.op.name
     try:
         if isinstance(problem, str):
             raise Abstain(problem)
-        asked = in_range(ask.model, problem)
+        asked = in_range(chooser.model, problem)
         every = [*configs, *(item for item in more if item not in configs)]
         said = [_flex_config(item) if _divides(item, blocks) else None for item in every]
-        ranked = _rank(ask, asked, said)
-        kept = ranked.order[: ask.top_k]
+        ranked = _rank(chooser, asked, said, device)
+        kept = ranked.order[: chooser.policy.top_k]
         if not kept:
             raise Abstain("no config that the model knows divides the blocks of the mask")
         words = [assignments(said[place] or {}) for place in kept]
-        best = kept[0]
-        decision = _decided(ask, op, asked, ranked, words, said[best], ranked.time_ns[best], "", began)
+        decision = _decision(chooser, op, asked, ranked, words, said[kept[0]], kept[0], "", began)
         return [every[place] for place in kept], decision
     except Exception as error:  # as above
         given = None if isinstance(problem, str) else problem
-        return list(configs), _abstained(ask, op, given, len(configs), error, began)
+        return list(configs), _abstention(chooser, op, given, len(configs), error, began)
 
 
 def _flex_config(config: Any) -> dict[str, Any]:
@@ -227,51 +210,44 @@ def _divides(config: Any, blocks: tuple[int, int]) -> bool:
 # -- both ----------------------------------------------------------------------------------------------
 
 
-def _rank(ask: Ask, problem: Problem, configs: Sequence[Mapping[str, Any] | None]) -> _Ranked:
+def _rank(chooser: Chooser, problem: Problem, configs: Sequence[Mapping[str, Any] | None], device: Device | None) -> _Ranked:
     """All configs at once. Those that break a rule on this problem, or are expected to fail, are in neither list."""
-    family, device = ask.model.family, ask.device or ask.model.device
-    places = [place for place, config in enumerate(configs) if config is not None and _measured_alike(ask, config)]
+    model, family = chooser.model, chooser.model.family
+    places = [place for place, config in enumerate(configs) if config is not None and _measured_alike(chooser, config)]
     unknown = sorted(set(range(len(configs))) - set(places))
     if not places:
         raise Abstain("the model can rank none of the configs that Inductor offers")
     rows = [[(configs[place] or {}).get(name) for name in family.config.parameters] for place in places]
     kinds = schema.schema_of(family)
-    types = {name: kinds[f"config.{name}"] for name in family.config.parameters}
-    frame = pl.DataFrame(rows, schema=types, orient="row")
+    types = {f"config.{name}": kinds[f"config.{name}"] for name in family.config.parameters}
     halves = [pl.lit(value, kinds[f"problem.{name}"]).alias(f"problem.{name}") for name, value in problem.as_dict().items()]
-    frame = frame.rename(lambda name: f"config.{name}").with_columns(halves)
-    score, time_ns, runs = _predicted(ask, frame)
-    runs &= _allowed(family, frame, family.bindings(problem, device))
-    order = [places[row] for row in np.lexsort((np.arange(len(score)), score)) if runs[row]]
+    frame = pl.DataFrame(rows, schema=types, orient="row").with_columns(halves)
+    described = model.describe(frame, device)
+    predicted = model.predict_rows(described)
+    if predicted.time_ns is None or not np.isfinite(predicted.score).all():
+        raise Abstain("the model predicts no times")
+    runs = ~model.learner.fails(described) & _allowed(family, frame, family.bindings(problem, device or model.device))
+    order = [places[row] for row in np.lexsort((np.arange(len(places)), predicted.score)) if runs[row]]
     if not order:
         raise Abstain("the model expects every config that Inductor offers to fail")
-    return _Ranked(tuple(order), dict(zip(places, time_ns.tolist(), strict=True)), tuple(unknown))
-
-
-def _predicted(ask: Ask, frame: pl.DataFrame) -> tuple[Floats, Floats, Flags]:
-    described = ask.model.describe(frame, ask.device)
-    found = ask.model.predict_rows(described)
-    if found.time_ns is None or not np.isfinite(found.score).all():
-        raise Abstain("the model predicts no times")
-    return found.score, found.time_ns, ~ask.model.learner.fails(described)
+    return _Ranked(tuple(order), dict(zip(places, predicted.time_ns.tolist(), strict=True)), tuple(unknown))
 
 
 def _allowed(family: Family, frame: pl.DataFrame, bindings: Mapping[str, Any]) -> Flags:
     """Which rows obey the rules of the family that can be checked."""
-    rules = [rule.program.bind(bindings) for rule in family.config.constraints]
     own = {f"c.{name}" for name in family.config.parameters}
     symbols = schema.symbol_columns(family, frame)
     holds = np.ones(frame.height, dtype=bool)
-    for rule in rules:
+    for rule in (rule.program.bind(bindings) for rule in family.config.constraints):
         if {item.name for item in rule.symbols} <= own:
             holds &= np.broadcast_to(rule.frame(symbols, trusted=True).to_series().to_numpy() != 0.0, holds.shape)
     return holds
 
 
-def _measured_alike(ask: Ask, config: Mapping[str, Any]) -> bool:
+def _measured_alike(chooser: Chooser, config: Mapping[str, Any]) -> bool:
     """Whether the model knows what the optional parameters of a config do: it has measured such labels, and such numbers."""
-    for name, seen in ask.seen.items():
-        rule = ask.model.family.config.parameters[name]
+    for name, seen in chooser.optional_values.items():
+        rule = chooser.model.family.config.parameters[name]
         value = config.get(name)
         if rule.ordered:
             numbers = [rule.inactive if item is None else item for item in seen] or [rule.inactive]
@@ -282,51 +258,40 @@ def _measured_alike(ask: Ask, config: Mapping[str, Any]) -> bool:
     return True
 
 
-def _is_library(ask: Ask, config: Mapping[str, Any]) -> bool:
-    family = ask.model.family
+def _is_library(family: Family, config: Mapping[str, Any]) -> bool:
     named = all(config.get(name) == value for name, value in family.library.items())
     return named and all(config.get(name) is None for name in family.config.optional)
 
 
-def _top(ask: Ask, ranked: _Ranked, library: Sequence[bool]) -> tuple[set[int], str]:
+def _top(chooser: Chooser, ranked: _Ranked, library: Sequence[bool]) -> tuple[set[int], str]:
     """The best `top_k`, and the library's kernel and the best tile both unless one of them is surely better."""
-    kept = set(ranked.order[: ask.top_k])
+    kept = set(ranked.order[: chooser.policy.top_k])
     ours = next((place for place in ranked.order if not library[place]), None)
     theirs = [place for place in ranked.order if library[place]]
     if ours is None or not theirs:
         return kept, ""
-    if ask.confidence.sure(ranked.time_ns[theirs[0]], ranked.time_ns[ours]):
+    if chooser.confidence.sure(ranked.time_ns[theirs[0]], ranked.time_ns[ours]):
         # Two of ATen's kernels may be the same config: both are timed, unless the tile is better.
         return kept | (set(theirs) if kept & set(theirs) else set()), ""
-    return kept | {ours, *theirs}, ask.confidence.doubt("the library's kernel", "the best tile")
+    return kept | {ours, *theirs}, chooser.confidence.doubt("the library's kernel", "the best tile")
 
 
 def _words(choice: Any, config: Mapping[str, Any] | None) -> str:
     return str(choice.template.uid) if config is None or _is_aten(choice) else assignments(known(config))
 
 
-def _decided(
-    ask: Ask, op: str, problem: Problem, ranked: _Ranked, words: Sequence[str], config: Mapping[str, Any] | None,
-    predicted_ns: float, reason: str, began: float,
+def _decision(
+    chooser: Chooser, op: str, problem: Problem, ranked: _Ranked, words: Sequence[str], config: Mapping[str, Any] | None,
+    best: int, reason: str, began: float,
 ) -> Decision:  # fmt: skip
-    chosen = config if config is None else Config(ask.model.family, config)
-    several = f"top_k={ask.top_k}" if ask.top_k > 1 else f"{len(ranked.unknown)} that the model cannot rank"
-    return Decision(
-        op=op,
-        family=ask.model.family.id,
-        problem=known(problem),
-        candidates=len(ranked.order),
-        kept=len(words),
-        chosen="; ".join(words),
-        config=None if chosen is None else dict(chosen),
-        predicted_ns=predicted_ns,
-        status=CHOSEN if len(words) == 1 else TIMED,
-        reason=reason or ("" if len(words) == 1 else several),
-        seconds=time.perf_counter() - began,
-    )
+    chosen = None if config is None else dict(Config(chooser.model.family, config))
+    if len(words) > 1 and chooser.policy.top_k == 1:
+        reason = reason or f"{len(ranked.unknown)} that the model cannot rank"
+    return chooser.decision(op, problem, len(ranked.order), words, chosen, ranked.time_ns[best], reason, began)
 
 
-def _abstained(ask: Ask, op: str, problem: Mapping[str, Any] | None, offered: int, error: Exception, began: float) -> Decision:
+def _abstention(
+    chooser: Chooser, op: str, problem: Mapping[str, Any] | None, offered: int, error: Exception, began: float
+) -> Decision:
     said = str(error) if isinstance(error, Abstain | KerncastError) else f"{type(error).__name__}: {error}"
-    seconds = time.perf_counter() - began
-    return Decision(op, ask.model.family.id, problem, 0, offered, "", None, None, ABSTAINED, said[:LONGEST_REASON], seconds)
+    return chooser.abstention(op, said[:LONGEST_REASON], problem, offered, began)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from kerncast.answering.measure import Timed, measure_top
@@ -15,11 +22,136 @@ from kerncast.errors import InvalidValue, KerncastError
 from kerncast.measuring.backends import backend_that_runs
 from kerncast.measuring.sweeping.selection import offered
 from kerncast.models.model import Model
-from kerncast.torch import decisions
-from kerncast.torch.asking import in_range
-from kerncast.torch.chooser import Chooser, Policy, in_words
-from kerncast.torch.end_to_end import compare_modes
-from kerncast.torch.validation import Product, Validation
+from kerncast.torch.chooser import ChoicePolicy, Chooser, in_range, in_words
+from kerncast.torch.enabling import active_here, choices
+from kerncast.torch.hooks import SETTING, has_setting
+from kerncast.torch.reporting import ABSTAINED, Decision
+from kerncast.torch.shape_tracing import arguments
+from kerncast.torch.validation import Mode, ValidatedProduct, Validation
+
+BACKENDS = "CPP,ATEN,TRITON"
+# A round of a mode lasts at least this long, so that a small model is not timed by the clock's own steps.
+ROUND_NS = 4_000_000
+
+
+@dataclass
+class _Compiled:
+    name: str
+    call: Callable[[], Any]
+    cpu_seconds: float
+    seconds: float
+    timed: int
+    difference: float
+    times: list[float]
+
+
+def compare_modes(
+    model: Model, module: Any, inputs: Any, policy: ChoicePolicy, exhaustive: int = 0, rounds: int = 20, *,
+    progress: Progress = QUIET,
+) -> list[Mode]:  # fmt: skip
+    """Compile with stock settings, with max-autotune, with choosing, and with a max-autotune of `exhaustive` kernels a product.
+
+    Inductor's caches are empty for each of them; the precompiled headers, which all share, are made first.
+    """
+    args, kwargs = arguments(inputs)
+
+    def call(function: Callable[..., Any]) -> Any:
+        return function(*args, **kwargs)
+
+    autotune: dict[str, Any] = {"max_autotune": True, "max_autotune_gemm_backends": BACKENDS}
+    chosen = {**autotune, "inductor_choices_class": choices(model, top_k=policy.top_k, any_software=policy.any_software)}
+    modes: dict[str, dict[str, Any]] = {"stock": {}, "max-autotune": autotune, "kerncast": chosen}
+    if exhaustive:
+        many = choices(model, top_k=exhaustive, any_software=policy.any_software)
+        modes[f"max-autotune of {exhaustive}"] = {**autotune, "inductor_choices_class": many}
+    torch, config = import_module("torch"), import_module("torch._inductor.config")
+    torch._dynamo.reset()
+    compiled = []
+    # Weights are frozen, and everything is compiled in this process and by its children, so that the time can be told.
+    with config.patch(freezing=True, compile_threads=1), torch.no_grad():
+        _warm_headers()
+        for number, (name, options) in enumerate(modes.items()):
+            progress.stage(f"compiling: {name}", number + 1, len(modes) + 1)
+            compiled.append(_compile(name, module, call, options))
+        progress.stage("running them in turns", len(modes) + 1, len(modes) + 1)
+        _take_turns(compiled, rounds)
+    return [
+        Mode(item.name, item.cpu_seconds, item.seconds, statistics.median(item.times), item.timed, item.difference)
+        for item in compiled
+    ]
+
+
+def _warm_headers() -> None:
+    torch = import_module("torch")
+    layer = torch.nn.Linear(16, 16).eval()
+    options = {"max_autotune": True, "max_autotune_gemm_backends": "CPP"}
+    with _empty_caches():
+        torch.compile(layer, options=options, dynamic=False)(torch.ones(4, 16))
+
+
+def _empty_caches() -> Any:
+    """A block in which Inductor's caches are new and empty."""
+    utilities = import_module("torch._inductor.utils")
+    return (getattr(utilities, "fresh_cache", None) or utilities.fresh_inductor_cache)()
+
+
+def _compile(name: str, module: Any, call: Callable[[Any], Any], options: dict[str, Any]) -> _Compiled:
+    torch, selecting = import_module("torch"), import_module("torch._inductor.select_algorithm")
+    timed = 0
+
+    def count(timings: Any, *rest: Any) -> None:
+        nonlocal timed
+        timed += len(timings)
+
+    # As an option where torch has it: Dynamo then knows that this is another compilation of the same module.
+    given = options if has_setting() else {name: value for name, value in options.items() if name != SETTING}
+    factory = options.get(SETTING)
+    selecting.add_feedback_saver(count)
+    try:
+        with _empty_caches(), nullcontext() if factory is None or has_setting() else active_here(factory):
+            expected = call(module)
+            cpu, wall = _cpu_seconds(), time.perf_counter()
+            function = torch.compile(module, options=given, dynamic=False)
+            result = call(function)
+            cpu, wall = _cpu_seconds() - cpu, time.perf_counter() - wall
+    finally:
+        savers = selecting.get_algorithm_selector_cache().feedback_saver_fns
+        savers[:] = [function for function in savers if function is not count]
+    return _Compiled(name, lambda: call(function), cpu, wall, timed, _difference(result, expected), [])
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of the compilers that it has waited for."""
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(item.ru_utime + item.ru_stime for item in spent)
+
+
+def _difference(result: Any, expected: Any) -> float:
+    torch = import_module("torch")
+    flat = import_module("torch.utils._pytree").tree_leaves
+    pairs = zip(flat(result), flat(expected), strict=True)
+    return max((float((a.double() - b.double()).abs().max()) for a, b in pairs if isinstance(a, torch.Tensor)), default=0.0)
+
+
+def _take_turns(compiled: list[_Compiled], rounds: int) -> None:
+    """One round of each after the other, so that a slow moment of the machine affects all of them alike."""
+    launches = {}
+    for item in compiled:
+        item.call()
+        begin = time.perf_counter_ns()
+        item.call()
+        launches[item.name] = max(1, ROUND_NS // max(1, time.perf_counter_ns() - begin))
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for item in compiled:
+                begin = time.perf_counter_ns()
+                for _ in range(launches[item.name]):
+                    item.call()
+                item.times.append((time.perf_counter_ns() - begin) / launches[item.name])
+    finally:
+        gc.enable()
+
 
 SECONDS_PER_PRODUCT = 2.0
 
@@ -43,18 +175,18 @@ def validate(
     With `example`, a model and its inputs, it is also compiled and run: with stock settings, with max-autotune and with
     choosing; with `exhaustive`, with a max-autotune of that many kernels per product, too.
     """
-    chooser = Chooser(model, Policy(top_k, any_software))
+    chooser = Chooser(model, ChoicePolicy(top_k, any_software))
     listed = list(problems)
     if not listed and example is None:
         raise InvalidValue("there is nothing to validate: give a model file or shapes")
     products = list(_products(chooser, listed, sample, seconds, seed, progress))
-    modes = () if example is None else compare_modes(model, *example, chooser.policy, exhaustive, rounds, progress)
+    modes = () if example is None else compare_modes(model, *example, chooser.policy, exhaustive, rounds, progress=progress)
     return Validation(str(model.path), model.device.name, chooser.digest, tuple(products), tuple(modes))
 
 
 def _products(
     chooser: Chooser, problems: Sequence[Mapping[str, Any]], sample: int, seconds: float, seed: int, progress: Progress
-) -> Iterable[Product]:
+) -> Iterable[ValidatedProduct]:
     if not problems:
         return
     family = chooser.model.family
@@ -63,8 +195,8 @@ def _products(
     for number, values in enumerate(problems):
         progress.stage(f"measuring {assignments(known(values))}", number + 1, len(problems))
         picked = chooser.decide(family.op.name, values, library=True)
-        if why_not is not None or picked.abstained:
-            yield Product(dict(values), decisions.ABSTAINED, why_not or picked.decision.reason)
+        if why_not is not None or picked.decision.status == ABSTAINED:
+            yield ValidatedProduct(dict(values), ABSTAINED, why_not or picked.decision.reason)
             continue
         problem = chooser.selector.problem(values)
         bindings = family.bindings(problem, backend.device())
@@ -79,7 +211,7 @@ def _products(
             backend.compile([(problem, config) for config in configs])  # the seconds are for measuring
             timed = measure_top(backend, problem, configs, seconds * len(configs))
         except KerncastError as error:
-            yield Product(dict(values), "failed", str(error))
+            yield ValidatedProduct(dict(values), "failed", str(error))
             continue
         yield _judged(chooser, dict(values), picked.decision, chosen, stock, timed)
 
@@ -87,16 +219,16 @@ def _products(
 def _judged(
     chooser: Chooser,
     values: dict[str, Any],
-    decision: decisions.Decision,
+    decision: Decision,
     chosen: Sequence[Config],
     stock: Sequence[Config],
     timed: Sequence[Timed],
-) -> Product:
+) -> ValidatedProduct:
     times = {item.config: item.time_ns for item in timed}
     mine = [config for config in chosen if config in times]
     theirs = [config for config in stock if config in times]
     if not mine:
-        return Product(values, "failed", "none of the chosen kernels ran")
+        return ValidatedProduct(values, "failed", "none of the chosen kernels ran")
     # Of several kernels that are left, Inductor takes the one that it finds fastest.
     best_of_mine = min(mine, key=lambda config: times[config])
     asked = in_range(chooser.model, values)
@@ -106,7 +238,7 @@ def _judged(
         for guess, config in zip(predicted, times, strict=True)
         if guess is not None and guess > 0
     ]
-    return Product(
+    return ValidatedProduct(
         values,
         decision.status,
         decision.reason,

@@ -17,7 +17,7 @@ MODE_HEADERS = ("compiled with", "compile CPU s", "compile s", "run", "speed", "
 
 
 @dataclass(frozen=True)
-class Product:
+class ValidatedProduct:
     """One matrix product: what was chosen, what stock Inductor would have timed, and the fastest that was measured."""
 
     problem: dict[str, Any]
@@ -71,7 +71,7 @@ class Validation:
     model: str
     device: str
     digest: str
-    products: tuple[Product, ...] = ()
+    products: tuple[ValidatedProduct, ...] = ()
     modes: tuple[Mode, ...] = ()
 
     @property
@@ -97,7 +97,7 @@ class Validation:
         found = [*([geometric_mean(self.speeds)] if self.speeds else []), *networks]
         return bool(found) and all(speed is not None and speed >= AS_GOOD for speed in found)
 
-    def worst(self, count: int = 5) -> list[Product]:
+    def worst(self, count: int = 5) -> list[ValidatedProduct]:
         """The products whose chosen kernel is furthest behind max-autotune's."""
         return sorted((item for item in self.products if item.speed is not None), key=lambda item: item.speed or 0)[:count]
 
@@ -117,7 +117,7 @@ class Validation:
             "modes": [asdict(item) for item in self.modes],
         }
 
-    def product_rows(self, products: Sequence[Product] | None = None) -> list[tuple[str, ...]]:
+    def product_rows(self, products: Sequence[ValidatedProduct] | None = None) -> list[tuple[str, ...]]:
         """For a table under PRODUCT_HEADERS."""
         return [
             (

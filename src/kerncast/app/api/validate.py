@@ -16,7 +16,7 @@ from kerncast.errors import InvalidValue, NotFound
 from kerncast.library.problems import parse_vary, problem_set
 from kerncast.models.model import Model
 from kerncast.torch.enabling import models_of
-from kerncast.torch.shape_files import example_of
+from kerncast.torch.shapes import example_of
 from kerncast.torch.validation import Validation
 
 

@@ -13,8 +13,7 @@ from kerncast.app.cli.views import Json, draw, print_json, steps, table
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.quoting import word
 from kerncast.torch.reporting import Report
-from kerncast.torch.shape_files import example_of
-from kerncast.torch.shapes import shapes_of
+from kerncast.torch.shapes import example_of, shapes_of
 from kerncast.torch.validation import MODE_HEADERS, PRODUCT_HEADERS
 
 

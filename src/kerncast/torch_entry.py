@@ -1,5 +1,6 @@
-"""What `import torch` calls (entry point `torch.backends`): nothing happens unless an environment variable asks for it.
+"""What torch finds by its entry points. This module imports nothing of torch, and of kerncast only its errors.
 
+`import torch` calls `autoload` (entry point `torch.backends`): nothing happens unless an environment variable asks for it.
 torch is half imported then, and Inductor is imported much later or never. So a finder on `sys.meta_path` waits for the module
 that selects kernels, and our functions run right after it.
 """
@@ -11,16 +12,20 @@ import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from kerncast.errors import KerncastError, NotFound
 
 OBSERVE, MODEL, DISABLE = "KERNCAST_OBSERVE", "KERNCAST_INDUCTOR", "KERNCAST_DISABLE"
 SELECTING = "torch._inductor.select_algorithm"
 # When this one has been imported, no module of Inductor that choosing needs is still half imported.
 COMPILING = "torch._inductor.compile_fx"
 SAYS = logging.getLogger("kerncast.torch")
+OWN_OPTIONS = ("model", "top_k", "widen", "any_software", "store")
 
 
 def autoload() -> None:
@@ -109,3 +114,42 @@ class _Calling:
         module.__loader__ = self._loader
         self._loader.exec_module(module)
         self._function()
+
+
+def kerncast(graph: Any, example_inputs: Any, *, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Any:
+    """The backend of torch.compile. `options` may name a `model`, `top_k` …; all others are Inductor's own.
+
+    Without a model it compiles as `backend="inductor"` with max-autotune does.
+    """
+    from torch._inductor import list_mode_options
+    from torch._inductor.compile_fx import compile_fx
+
+    from kerncast.torch.reporting import say, say_if_not_frozen
+
+    own, given = _sorted_options(options or {})
+    patches = {**(list_mode_options(mode) if mode else {}), "max_autotune": True, **given}
+    with ExitStack() as stack:
+        try:
+            from kerncast.torch.enabling import active_here, choices, settings_of
+
+            factory = choices(own.get("model"), **{name: value for name, value in own.items() if name != "model"})
+            # As settings of the compilation, too: the backward pass is compiled later, outside of this block.
+            patches |= settings_of(factory)
+            stack.enter_context(active_here(factory))
+            say_if_not_frozen()
+        except Exception as error:
+            if own and isinstance(error, KerncastError):
+                raise  # what the user asked for cannot be done
+            say("kernels are not chosen, Inductor times them", error)
+        return compile_fx(graph, example_inputs, config_patches=patches)
+
+
+def _sorted_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Our own options and Inductor's, whose names may have dashes as with Inductor's own backend."""
+    named = {name.replace("-", "_"): value for name, value in options.items()}
+    own = {name: named.pop(name) for name in OWN_OPTIONS if name in named}
+    known = importlib.import_module("torch._inductor.config").get_config_copy()
+    unknown = next((name for name in named if name not in known), None)
+    if unknown is not None:
+        raise NotFound.named("option of torch.compile", unknown, [*OWN_OPTIONS, *known], "torch._inductor.config")
+    return own, named
