@@ -322,7 +322,9 @@ def answer(asked: Sequence[Question], folder: Path) -> list[list[Any]]:
 
 def run(script: Path, source: Path, *files: Path) -> None:
     """Answer with the copy of this script, and the package, of a checkout."""
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "KERNCAST_STORE": "/nonexistent"}
+    # A family that a checkout installs beside the package is that of the same checkout.
+    paths = os.pathsep.join(map(str, (source, source.parent / "examples" / "softmax")))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "KERNCAST_STORE": "/nonexistent"}
     subprocess.run([sys.executable, script, "--answer", *files], env=environment, check=True)
 
 
