@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -19,12 +19,15 @@ from kerncast.core.op import Config, Problem
 from kerncast.core.parameters import Parameter
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.learning.learners.contributions import LeafRanges
 from kerncast.learning.learners.gbdt import Gbdt
+from kerncast.learning.learners.lightgbm_text import explaining
 from kerncast.models.answer import Answer, Pin, Tier
 from kerncast.models.manifest import Range
 from kerncast.models.model import Model
 from kerncast.native.tiers.teaching import allowed_problems
+
+if TYPE_CHECKING:
+    from lightgbm import Booster
 
 # Vectors that a prediction is compared with: enough for every large branch of a tree.
 TYPICAL = 400
@@ -58,8 +61,8 @@ class NotExplained(InvalidValue):
 
 
 @lru_cache(16)
-def _ranges(model: Model, device: Device) -> LeafRanges:
-    """The leaves of the time forest, with typical vectors of the device as background; kept, for it takes a second."""
+def _explaining(model: Model, device: Device) -> Booster:
+    """The time forest as LightGBM explains it, compared with typical vectors of the device; kept, for it takes a second."""
     learner = model.learner
     if not isinstance(learner, Gbdt):
         raise NotExplained(f"a {model.manifest.kind} model does not say what its features contribute: train a gbdt model")
@@ -70,14 +73,15 @@ def _ranges(model: Model, device: Device) -> LeafRanges:
         )
     bags = learner.trees["time"]
     trees = [replace(tree, value=tree.value / len(bags)) for bag in bags for tree in bag]
-    return LeafRanges.of(trees, model.describe(typical_vectors(model, TYPICAL), device).features)
+    return explaining(trees, model.describe(typical_vectors(model, TYPICAL), device).features)
 
 
 def reasons(model: Model, vector: pl.DataFrame, device: Device | None = None) -> Reasons:
     """Why a model predicts this time for one vector (`problem.*`, `config.*`) on a device."""
     there = model.device if device is None else device
-    ranges, rows = _ranges(model, there), model.describe(vector, there)
-    mean, added = ranges.contributions(rows.features[0])
+    rows = model.describe(vector, there)
+    *contributions, mean = np.asarray(_explaining(model, there).predict(rows.features[:1], pred_contrib=True))[0]
+    added = np.array(contributions)
     factors = np.exp(added)
     order = [int(place) for place in np.argsort(-np.abs(added), kind="stable") if added[place] != 0.0]
     found = tuple(Contribution(rows.names[i], float(rows.features[0, i]), float(factors[i])) for i in order)

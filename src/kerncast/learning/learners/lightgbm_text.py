@@ -41,6 +41,8 @@ LARGEST_LEAF = 1e100
 # Of a tree; LightGBM's own limit.
 MOST_LEAVES = 131_072
 WORD_BITS = 32
+# LightGBM counts rows up to here.
+MOST_COUNTED = 2**31 - 1
 
 Number = type[pl.Int64 | pl.Float64]
 
@@ -135,6 +137,48 @@ def load_forest(file: Path, names: Sequence[str] | None = None, remedy: str = "t
         return Booster(model_str=text)
     except (OSError, ValueError, LightGBMError) as error:
         raise BadFile(f"{file} is damaged ({error}): restore it, or {remedy}") from error
+
+
+def explaining(trees: Sequence[Tree], background: Floats) -> Booster:
+    """Trees as a booster whose `pred_contrib` says what each feature adds to a prediction, compared with some background rows.
+
+    Exact Shapley values (TreeSHAP): the mean of the background and what the features add make the prediction.
+    """
+    from lightgbm import Booster
+
+    count = background.shape[1]
+    names = " ".join(f"f{place}" for place in range(count))
+    lines = [
+        *("tree", "version=v4", "num_class=1", "num_tree_per_iteration=1", "label_index=0", f"max_feature_idx={count - 1}"),
+        *("objective=regression", f"feature_names={names}", f"feature_infos={' '.join(['none'] * count)}", ""),
+    ]
+    for number, tree in enumerate(trees):
+        own, inner = tree.preorder(), len(tree.feature)
+        # LightGBM divides by the counts of ways that no row may have come, so each leaf counts as reached a little.
+        times = (MOST_COUNTED - inner) // (len(background) + 1)
+        leaves = np.bincount(own.leaf_of(background), minlength=inner + 1) * times + 1
+        counts = np.zeros(inner, np.int64)
+        for node in range(inner - 1, -1, -1):
+            counts[node] = sum(counts[side] if side >= 0 else leaves[-1 - side] for side in (own.left[node], own.right[node]))
+        zeros = np.zeros(inner, np.int64)
+        fields = {
+            "split_feature": own.feature,
+            "split_gain": zeros,
+            "threshold": own.threshold,
+            "decision_type": zeros,
+            "left_child": own.left,
+            "right_child": own.right,
+            "leaf_value": own.value,
+            "leaf_weight": leaves,
+            "leaf_count": leaves,
+            "internal_value": zeros,
+            "internal_weight": zeros,
+            "internal_count": counts,
+        }
+        lines += [f"Tree={number}", f"num_leaves={inner + 1}", "num_cat=0"]
+        lines += [f"{name}={' '.join(map(repr, values.tolist()))}" for name, values in fields.items()]
+        lines += ["is_linear=0", "shrinkage=1", "", ""]
+    return Booster(model_str="\n".join([*lines, "end of trees", ""]))
 
 
 def refuse_other_names(own: Sequence[str], wanted: Sequence[str]) -> None:
