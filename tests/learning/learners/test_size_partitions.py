@@ -27,7 +27,7 @@ def rows_of(m, dtype, n=4096, k=4096):
 def cut(rows, count=COUNT):
     labels = LabelCombinations.of(rows)
     number = labels.number(rows.features)
-    router = labels.nodes(np.arange(1.0, 1.0 + len(labels.known)))
+    router = labels.draft(np.arange(1.0, 1.0 + len(labels.known)))
     return SizePartitions.of(rows, number).trees(router, LENGTH, count, np.random.default_rng(0))
 
 

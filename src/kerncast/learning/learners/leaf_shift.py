@@ -11,6 +11,7 @@ a forest of eight others, the mean of the two was about as good as the better on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +19,8 @@ import numpy as np
 
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.expr import Symbol
-from kerncast.learning.learners.trees import Tree, sum_of
+from kerncast.learning.learners.trees import Tree, TreeDraft, sum_of
 from kerncast.learning.tables.feature_rows import Rows
-
-# A node while trees are made: [feature, limit, left, right, value]; a leaf has feature -1.
-Node = list[float]
 
 
 def size_features(rows: Rows) -> tuple[int, ...]:
@@ -55,40 +53,38 @@ class SizePartitions:
         places = size_features(rows)
         return cls(places, np.log2(np.maximum(rows.features[:, list(places)], 1.0)), number)
 
-    def trees(self, router: Sequence[Node], length: float, count: int, rng: np.random.Generator) -> tuple[Tree, ...]:
+    def trees(self, router: TreeDraft, length: float, count: int, rng: np.random.Generator) -> tuple[Tree, ...]:
         """Trees with leaves of zero; `router` leads to a leaf for each combination of labels, whose value is 1 + its number."""
         return tuple(self._tree(router, length, rng) for _ in range(count)) if self.features else ()
 
-    def _tree(self, router: Sequence[Node], length: float, rng: np.random.Generator) -> Tree:
-        nodes = [list(node) for node in router]
+    def _tree(self, router: TreeDraft, length: float, rng: np.random.Generator) -> Tree:
+        tree = deepcopy(router)
+        tree.value = [0.0] * len(router.value)
         low, high = self.octaves.min(axis=0), self.octaves.max(axis=0)
-        for place in range(len(router)):
-            if nodes[place][0] < 0 and nodes[place][4] > 0:
-                own = np.flatnonzero(self.number == int(nodes[place][4]) - 1)
-                self._cut(nodes, place, own, low, high, 1.0 / (length * len(self.features)), rng)
-        feature, threshold, left, right, value = np.array(nodes).T
-        return Tree.of_nodes(feature.astype(np.int64), threshold, left.astype(np.int64), right.astype(np.int64), 0.0 * value)
+        for place, number in enumerate(router.value):
+            if router.feature[place] < 0 and number > 0:
+                own = np.flatnonzero(self.number == int(number) - 1)
+                self._cut(tree, place, own, low, high, 1.0 / (length * len(self.features)), rng)
+        return tree.tree()
 
     def _cut(
-        self, nodes: list[Node], place: int, own: Ints, low: Floats, high: Floats, remaining: float, rng: np.random.Generator
+        self, tree: TreeDraft, place: int, own: Ints, low: Floats, high: Floats, remaining: float, rng: np.random.Generator
     ) -> None:
         """Cut a cell, and then its parts; one without rows stays whole, for nothing is learned there."""
         sides = high - low
         total = float(sides.sum())
         wait = rng.exponential() / total if len(own) and total > 0 else np.inf
-        nodes[place] = [-1.0, 0.0, 0.0, 0.0, 0.0]
         if wait >= remaining:
             return
         side = int(rng.choice(len(sides), p=sides / total))
         at = float(rng.uniform(low[side], high[side]))
         below, above = high.copy(), low.copy()
         below[side] = above[side] = at
-        first = len(nodes)
-        nodes += [[], []]
-        nodes[place] = [float(self.features[side]), 2.0**at, float(first), float(first + 1), 0.0]
+        first, second = tree.leaf(), tree.leaf()
+        tree.split(place, self.features[side], 2.0**at, first, second)
         lower = self.octaves[own, side] <= at
-        self._cut(nodes, first, own[lower], low, below, remaining - wait, rng)
-        self._cut(nodes, first + 1, own[~lower], above, high, remaining - wait, rng)
+        self._cut(tree, first, own[lower], low, below, remaining - wait, rng)
+        self._cut(tree, second, own[~lower], above, high, remaining - wait, rng)
 
 
 # The Gaussian process is fitted on at most this many rows, and its variances on at most so many of them.
@@ -131,17 +127,11 @@ class LabelCombinations:
         same = (own[:, None, :] == self.known[None, :, :]).all(axis=2)
         return np.where(same.any(axis=1), same.argmax(axis=1), -1)
 
-    def nodes(self, values: Floats) -> list[Node]:
-        """The nodes of a tree with one value for each combination, and 0 for all others."""
-        nodes: list[Node] = []
-        _grow(nodes, self.known, values, self.features)
-        return nodes
-
-    def tree(self, values: Floats) -> Tree:
+    def draft(self, values: Floats) -> TreeDraft:
         """A tree with one value for each combination, and 0 for all others."""
-        nodes = self.nodes(values)
-        feature, threshold, left, right, value = np.array(nodes).T
-        return Tree.of_nodes(feature.astype(np.int64), threshold, left.astype(np.int64), right.astype(np.int64), value)
+        tree = TreeDraft()
+        _grow(tree, self.known, values, self.features)
+        return tree
 
 
 def shifted(
@@ -158,7 +148,7 @@ def shifted(
         replace(tree, value=tree.value * (1.0 + share * process.slope) + share * (leaves + process.shift / count))
         for tree, leaves in zip(trees, process.leaves, strict=True)
     ]
-    labels = process.labels.tree(share * process.by_label) if len(process.labels.known) > 1 else None
+    labels = process.labels.draft(share * process.by_label).tree() if len(process.labels.known) > 1 else None
     alike = [
         replace(tree, value=share * part * tree.value)
         for part, theirs in zip(process.shares, others, strict=True)
@@ -193,7 +183,7 @@ def _process(
     rows, misses, weight = rows.take(chosen), misses[chosen], weight[chosen]
     labels = LabelCombinations.of(rows)
     number, predicted = labels.number(rows.features), sum_of(trees, rows.features)
-    cuts, router = SizePartitions.of(rows, number), labels.nodes(np.arange(1.0, 1.0 + len(labels.known)))
+    cuts, router = SizePartitions.of(rows, number), labels.draft(np.arange(1.0, 1.0 + len(labels.known)))
     forests = [trees, *filter(None, (cuts.trees(router, length, PARTITIONS, rng) for length in LENGTHS))]
     shared = [_shared_leaves(forest, rows.features) for forest in forests]
     theirs = np.array([sum_of(forest, rows.features) for forest in others]).reshape(len(others), len(chosen))
@@ -294,24 +284,14 @@ def _column(rows: Rows, name: str) -> Floats:
     return rows.features[:, rows.names.index(name)]
 
 
-def _grow(nodes: list[Node], known: Floats, values: Floats, features: Sequence[int]) -> int:
-    """Add the nodes that tell combinations of labels apart, and return the first: [feature, limit, left, right, value]."""
-    place = len(nodes)
-    nodes.append([-1.0, 0.0, 0.0, 0.0, 0.0])
-    if not len(known):
-        return place
-    if known.shape[1] == 0:
-        nodes[place][4] = float(values[0])
-        return place
+def _grow(tree: TreeDraft, known: Floats, values: Floats, features: Sequence[int]) -> int:
+    """Add the nodes that tell combinations of labels apart, and return the first."""
+    if not len(known) or known.shape[1] == 0:
+        return tree.leaf(float(values[0]) if len(known) else 0.0)
     # Codes are whole numbers: everything between two known ones is another label.
     last = float(known[-1, 0])
     own = known[:, 0] == last
-    nodes[place] = [float(features[0]), last + 0.5, 0.0, 0.0, 0.0]
-    upto = len(nodes)
-    nodes.append([float(features[0]), last - 0.5, 0.0, 0.0, 0.0])
-    nodes[upto][2] = _grow(nodes, known[~own], values[~own], features)
-    nodes[upto][3] = _grow(nodes, known[own][:, 1:], values[own], features[1:])
-    nodes[place][2] = upto
-    nodes[place][3] = len(nodes)
-    nodes.append([-1.0, 0.0, 0.0, 0.0, 0.0])
-    return place
+    place, upto = tree.leaf(), tree.leaf()
+    others = _grow(tree, known[~own], values[~own], features)
+    tree.split(upto, features[0], last - 0.5, others, _grow(tree, known[own][:, 1:], values[own], features[1:]))
+    return tree.split(place, features[0], last + 0.5, upto, tree.leaf())

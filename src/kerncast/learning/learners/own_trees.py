@@ -22,7 +22,7 @@ from kerncast.learning.learners.contract import Fitting
 from kerncast.learning.learners.growing import Bins, Grower, TableRows, time_task
 from kerncast.learning.learners.lightgbm_text import read_trees
 from kerncast.learning.learners.packed_forest import STEP
-from kerncast.learning.learners.trees import Tree
+from kerncast.learning.learners.trees import Tree, TreeDraft
 from kerncast.learning.tables.feature_rows import Rows
 
 if TYPE_CHECKING:
@@ -136,34 +136,9 @@ def _rounded(tree: Tree) -> Tree:
     return replace(tree, value=np.round(tree.value / STEP) * STEP)
 
 
-@dataclass
-class _Nodes:
-    """Nodes that are being made; a leaf tests feature -1."""
-
-    feature: list[int]
-    limit: list[float]
-    left: list[int]
-    right: list[int]
-
-    def add(self, feature: int, limit: float, left: Callable[[], int], right: Callable[[], int]) -> int:
-        """A node, and then what is below it."""
-        place = self.leaf()
-        self.feature[place], self.limit[place] = feature, limit
-        self.left[place], self.right[place] = left(), right()
-        return place
-
-    def leaf(self) -> int:
-        """A leaf; its place."""
-        self.feature.append(-1)
-        self.limit.append(0.0)
-        self.left.append(0)
-        self.right.append(0)
-        return len(self.feature) - 1
-
-
-def _router(kinds: Kinds) -> tuple[_Nodes, dict[int, int]]:
+def _router(kinds: Kinds) -> tuple[TreeDraft, dict[int, int]]:
     """Nodes that lead to one leaf for each kind, and to others for unknown numbers; the leaf of each kind."""
-    nodes, slots = _Nodes([], [], [], []), dict[int, int]()
+    nodes, slots = TreeDraft(), dict[int, int]()
 
     def choose(own: Ints, level: int) -> int:
         """Among kinds that agree in the numbers before a level."""
@@ -173,27 +148,24 @@ def _router(kinds: Kinds) -> tuple[_Nodes, dict[int, int]]:
         return among(own, level, np.unique(kinds.known[own, level]))
 
     def among(own: Ints, level: int, values: Floats) -> int:
-        feature = kinds.places[level]
+        feature, place = kinds.places[level], nodes.leaf()
         if len(values) == 1:
-            value = float(values[0])
-            return nodes.add(
-                feature, value * (1.0 - SAME), nodes.leaf,
-                lambda: nodes.add(feature, value * (1.0 + SAME), lambda: choose(own, level + 1), nodes.leaf),
-            )  # fmt: skip
+            value, below, like = float(values[0]), nodes.leaf(), nodes.leaf()
+            nodes.split(like, feature, value * (1.0 + SAME), choose(own, level + 1), nodes.leaf())
+            return nodes.split(place, feature, value * (1.0 - SAME), below, like)
         half = len(values) // 2
         middle = float(values[half - 1] + values[half]) / 2.0
         low = kinds.known[own, level] < middle
-        return nodes.add(
-            feature, middle, lambda: among(own[low], level, values[:half]), lambda: among(own[~low], level, values[half:])
-        )
+        sides = among(own[low], level, values[:half]), among(own[~low], level, values[half:])
+        return nodes.split(place, feature, middle, *sides)
 
     choose(np.arange(len(kinds.known)), 0)
     return nodes, slots
 
 
-def _branched(router: _Nodes, slots: Mapping[int, int], branch: Mapping[int, Tree]) -> Tree:
+def _branched(router: TreeDraft, slots: Mapping[int, int], branch: Mapping[int, Tree]) -> Tree:
     """The router with a tree in the place of each kind's leaf."""
-    parts = [[np.array(values) for values in (router.feature, router.limit, router.left, router.right)]]
+    parts = [[np.array(values) for values in (router.feature, router.threshold, router.left, router.right)]]
     parts[0].append(np.zeros(len(router.feature)))
     begins, begin = np.arange(len(router.feature)), len(router.feature)
     for kind, tree in branch.items():

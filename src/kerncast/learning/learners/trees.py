@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -186,32 +186,33 @@ class _CodeRun:
     inside: bool
 
 
-@dataclass
-class _TreeDraft:
-    feature: list[int] = field(default_factory=list)
-    threshold: list[float] = field(default_factory=list)
-    left: list[int] = field(default_factory=list)
-    right: list[int] = field(default_factory=list)
-    value: list[float] = field(default_factory=list)
+class TreeDraft:
+    """A tree that is being made, of nodes and leaves in any order; the first is the root."""
 
-    def node(self, feature: int, threshold: float) -> int:
-        if len(self.feature) >= MOST_NODES:
-            raise InvalidValue(f"a tree has more than {MOST_NODES:,} nodes once its categories are compared one by one")
-        self.feature.append(feature)
-        self.threshold.append(threshold)
+    def __init__(self) -> None:
+        self.feature = list[int]()
+        self.threshold, self.value = list[float](), list[float]()
+        self.left, self.right = list[int](), list[int]()
+
+    def leaf(self, value: float = 0.0) -> int:
+        """Add a leaf, which `split` may make a node; its number."""
+        self.feature.append(-1)
+        self.threshold.append(0.0)
         self.left.append(0)
         self.right.append(0)
+        self.value.append(value)
         return len(self.feature) - 1
 
-    def leaf(self, value: float) -> int:
-        self.value.append(value)
-        return -len(self.value)
+    def split(self, place: int, feature: int, threshold: float, left: int = 0, right: int = 0) -> int:
+        """Make a leaf a node; its number. Its children may be set later."""
+        self.feature[place], self.threshold[place] = feature, threshold
+        self.left[place], self.right[place] = left, right
+        return place
 
     def tree(self) -> Tree:
-        return Tree(
-            np.array(self.feature, np.int64), np.array(self.threshold, np.float64), np.array(self.left, np.int64),
-            np.array(self.right, np.int64), np.array(self.value, np.float64),
-        )  # fmt: skip
+        """The tree, its nodes and its leaves numbered as they were added."""
+        columns = (self.feature, self.threshold, self.left, self.right, self.value)
+        return Tree.of_nodes(*map(np.array, columns))
 
 
 def without_categories(tree: Tree, sets: Mapping[int, frozenset[int]]) -> Tree:
@@ -223,18 +224,20 @@ def without_categories(tree: Tree, sets: Mapping[int, frozenset[int]]) -> Tree:
         place = int(tree.feature[node])
         # One code more stands for all that no set has.
         highest[place] = max(highest.get(place, 0), max(members, default=0) + 1)
-    found = _TreeDraft()
+    found = TreeDraft()
     begin: Bounds = {place: (0, most) for place, most in highest.items()}
     # What is still to be made: a node of the old tree (or some runs of it), what is known there, and where its number goes.
     todo: list[tuple[int, list[_CodeRun] | None, Bounds, tuple[list[int], int] | None]] = [(0, None, begin, None)]
     while todo:
+        if len(found.feature) > 2 * MOST_NODES:
+            raise InvalidValue(f"a tree has more than {MOST_NODES:,} nodes once its categories are compared one by one")
         node, runs, bounds, slot = todo.pop()
         if node >= 0 and runs is None and node in sets:
             runs = _runs(sets[node], *bounds[int(tree.feature[node])])
         if node < 0:
             number = found.leaf(float(tree.value[-1 - node]))
         elif runs is None:
-            number = found.node(int(tree.feature[node]), float(tree.threshold[node]))
+            number = found.split(found.leaf(), int(tree.feature[node]), float(tree.threshold[node]))
             todo.append((int(tree.right[node]), None, bounds, (found.right, number)))
             todo.append((int(tree.left[node]), None, bounds, (found.left, number)))
         else:
@@ -245,7 +248,7 @@ def without_categories(tree: Tree, sets: Mapping[int, frozenset[int]]) -> Tree:
                 continue
             half = len(runs) // 2
             # LightGBM cuts a value off to a whole number: everything below the first code of the second half goes left.
-            number = found.node(place, float(np.nextafter(float(runs[half].low), -np.inf)))
+            number = found.split(found.leaf(), place, float(np.nextafter(float(runs[half].low), -np.inf)))
             todo.append((node, runs[half:], bounds, (found.right, number)))
             todo.append((node, runs[:half], bounds, (found.left, number)))
         if slot is not None:
