@@ -18,8 +18,7 @@ from choosing import data_file
 from h100_gemm import WHEEL
 from reporting import Benchmark, finish, ratio_rows, script_parser
 
-from kerncast.estimating.calls import passing
-from kerncast.estimating.rooflines import PASSING, roofline_of
+from kerncast.estimating.calls import PASSING, passing, roofline_of
 from kerncast.library import devices
 
 SOURCE = "NVIDIA's AIConfigurator, PyPI aiconfigurator-core 0.12.0, systems/data, scale_matrix"

@@ -5,9 +5,9 @@ from example_configs import DEEPSEEK_V3, LLAMA_8B, MIXTRAL_8X7B, QWEN3_NEXT_80B
 
 from kerncast.core.expr import Program
 from kerncast.errors import InvalidValue
-from kerncast.estimating.config_file import read_decoder
-from kerncast.estimating.deployment import checked_deployment, checked_workload
+from kerncast.estimating.decoder import checked_deployment, checked_workload
 from kerncast.estimating.listing import calls_of
+from kerncast.estimating.reading import read_decoder
 from kerncast.library.registry import OPS
 
 LLAMA_GEMMS = 8_030_261_248 - 128256 * 4096 - 65 * 4096

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
-from kerncast.estimating.config_file import read_decoder
 from kerncast.estimating.decoder import DeltaAttention, DenseMlp, ExpertMlp, Formats, GroupedAttention, LatentAttention
-from kerncast.estimating.formats import asked
+from kerncast.estimating.fields import asked
+from kerncast.estimating.reading import read_decoder
 
 
 def decoder(config, **changes):

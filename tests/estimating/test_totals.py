@@ -9,10 +9,10 @@ from example_configs import DEEPSEEK_V3, LLAMA_8B, MIXTRAL_8X7B, QWEN3_NEXT_80B
 
 from kerncast.core.device import NOT_MEASURED, Device
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.estimating.config_file import read_decoder
-from kerncast.estimating.deployment import checked_deployment, checked_workload
+from kerncast.estimating.calls import KERNEL_NS, roofline_of
+from kerncast.estimating.decoder import checked_deployment, checked_workload
+from kerncast.estimating.reading import read_decoder
 from kerncast.estimating.result import Comparison
-from kerncast.estimating.rooflines import KERNEL_NS, roofline_of
 from kerncast.estimating.totals import estimated
 from kerncast.library import devices
 

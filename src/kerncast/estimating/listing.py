@@ -6,18 +6,61 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kerncast.core import dtypes
-from kerncast.estimating.calls import Call, collective, experts, gemm, pairs, passing, quantise
+from kerncast.estimating.calls import KernelCall, collective, experts, gemm, pairs, passing, quantise
 from kerncast.estimating.decoder import (
     Decoder,
     DeltaAttention,
     DenseMlp,
+    Deployment,
     ExpertMlp,
     GroupedAttention,
     LatentAttention,
     LayerKind,
+    Workload,
 )
-from kerncast.estimating.deployment import Deployment, Workload
-from kerncast.estimating.linear import convolution, linear_attention
+
+# Servers keep states in 32 bits.
+STATE_TYPE = "fp32"
+# A decay and a share of the new value, per token and head.
+GATES = 2
+
+
+def _step(sequences: int, work: Workload) -> dict[str, int | str]:
+    phase = "context" if work.phase == "prefill" else "generation"
+    return {"phase": phase, "batch": sequences, "seq_len": work.tokens_per_sequence}
+
+
+def convolution(attention: DeltaAttention, count: int, sequences: int, work: Workload, tp: int, dtype: str) -> KernelCall:
+    """The short convolution of queries, keys and values."""
+    channels, width = attention.channels // tp, attention.width
+    tokens = sequences * work.tokens_per_sequence
+    problem = {**_step(sequences, work), "channels": channels, "width": width, "dtype": dtype}
+    moved = 2.0 * (tokens + sequences * (width - 1)) * channels * dtypes.BYTES[dtype]
+    flops = 2.0 * tokens * channels * width
+    weights = channels * width
+    return KernelCall("convolution", "causal_conv", problem, count, flops, moved, dtype, weights=weights, weight_format=dtype)
+
+
+def linear_attention(attention: DeltaAttention, count: int, sequences: int, work: Workload, tp: int, dtype: str) -> KernelCall:
+    """What reads and corrects the states."""
+    k_heads, v_heads = attention.heads // tp, attention.value_heads // tp
+    k_dim, v_dim = attention.key_dim, attention.value_dim
+    tokens, states = sequences * work.tokens_per_sequence, sequences * v_heads * k_dim * v_dim
+    problem = {
+        **_step(sequences, work), "kind": "gdn", "k_heads": k_heads, "v_heads": v_heads, "k_dim": k_dim, "v_dim": v_dim,
+        "dtype": dtype, "state_dtype": STATE_TYPE,
+    }  # fmt: skip
+    per_token = 2 * k_heads * k_dim + v_heads * (2 * v_dim + GATES)
+    moved = tokens * per_token * dtypes.BYTES[dtype] + 2.0 * states * dtypes.BYTES[STATE_TYPE]
+    flops = 6.0 * work.tokens_per_sequence * states
+    return KernelCall("linear attention", "linear_attention", problem, count, flops, moved, dtype)
+
+
+def state_bytes(attention: DeltaAttention, tp: int, element: float) -> float:
+    """What one sequence keeps in one layer: its states, and the last tokens that the convolution sees."""
+    states = attention.value_heads // tp * attention.key_dim * attention.value_dim * dtypes.BYTES[STATE_TYPE]
+    return states + (attention.width - 1) * (attention.channels // tp) * element
+
 
 # What the models of `mla_*` were measured with: latent vector, part with positions, queries and keys without, values.
 MLA_DIMS = (512, 64, 128, 128)
@@ -27,10 +70,10 @@ ROUTER_BYTES = 4
 """Routers compute in 32 bits."""
 
 
-def calls_of(decoder: Decoder, spread: Deployment, work: Workload, imbalance: int = 0) -> tuple[Call, ...]:
+def calls_of(decoder: Decoder, spread: Deployment, work: Workload, imbalance: int = 0) -> tuple[KernelCall, ...]:
     """All calls of a step, those of one shape together, in the order in which they first run."""
     step = _Step(decoder, spread, work, imbalance)
-    found: dict[tuple[object, ...], Call] = {}
+    found: dict[tuple[object, ...], KernelCall] = {}
     for call in step.calls():
         key = (call.name, call.op, tuple(sorted(call.problem.items())), call.dtype)
         before = found.get(key)
@@ -65,7 +108,7 @@ class _Step:
     def element(self) -> float:
         return dtypes.BYTES[self.activations]
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> Iterator[KernelCall]:
         hidden, tp = self.decoder.hidden, self.spread.tp
         vocab = -(-self.decoder.vocab // tp)
         yield replace(
@@ -81,7 +124,7 @@ class _Step:
         if tp > 1:
             yield collective("all_gather of the logits", 1, "all_gather", self.sequences * vocab * tp, tp, self.activations)
 
-    def _layer(self, kind: LayerKind) -> Iterator[Call]:
+    def _layer(self, kind: LayerKind) -> Iterator[KernelCall]:
         count = kind.count
         yield self._norm("norm", self.decoder.norms_per_layer * count, self.tokens)
         if isinstance(kind.attention, GroupedAttention):
@@ -99,7 +142,7 @@ class _Step:
 
     # -- attention -----------------------------------------------------------------------------------------------
 
-    def _grouped(self, attention: GroupedAttention, count: int) -> Iterator[Call]:
+    def _grouped(self, attention: GroupedAttention, count: int) -> Iterator[KernelCall]:
         hidden, tokens, form = self.decoder.hidden, self.tokens, self.decoder.formats.attention
         heads = attention.heads // self.spread.tp
         kv_heads = max(1, attention.kv_heads // self.spread.tp)
@@ -119,7 +162,7 @@ class _Step:
             yield self._passing("gate of attention", count, 3 * tokens * heads * attention.gate_dim, tokens=tokens, heads=heads)
         yield gemm("o", count, tokens, hidden, heads * attention.value_dim, form, self.activations)
 
-    def _grouped_attention(self, attention: GroupedAttention, count: int, heads: int, kv_heads: int) -> Call:
+    def _grouped_attention(self, attention: GroupedAttention, count: int, heads: int, kv_heads: int) -> KernelCall:
         work, batch, both = self.work, self.sequences, attention.head_dim + attention.value_dim
         cache = dtypes.BYTES[self.decoder.formats.cache]
         shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": attention.head_dim, "window": attention.window,
@@ -139,9 +182,9 @@ class _Step:
         name = f"attention, window {attention.window}" if attention.window else "attention"
         if known is None:
             problem |= {"value_dim": attention.value_dim}
-        return Call(name, known, problem, count, 2.0 * batch * heads * read * both, moved, self.activations)
+        return KernelCall(name, known, problem, count, 2.0 * batch * heads * read * both, moved, self.activations)
 
-    def _delta(self, attention: DeltaAttention, count: int) -> Iterator[Call]:
+    def _delta(self, attention: DeltaAttention, count: int) -> Iterator[KernelCall]:
         hidden, tokens, form, tp = self.decoder.hidden, self.tokens, self.decoder.formats.attention, self.spread.tp
         channels, heads = attention.channels // tp, attention.value_heads // tp
         values = heads * attention.value_dim
@@ -154,7 +197,7 @@ class _Step:
         yield self._passing("gated norm", count, 3 * tokens * values, tokens=tokens, heads=heads)
         yield gemm("o of linear attention", count, tokens, hidden, values, form, self.activations)
 
-    def _latent(self, attention: LatentAttention, count: int) -> Iterator[Call]:
+    def _latent(self, attention: LatentAttention, count: int) -> Iterator[KernelCall]:
         hidden, tokens, form, own = self.decoder.hidden, self.tokens, self.decoder.formats.attention, self.activations
         heads = attention.heads // self.spread.tp
         query = heads * attention.query_dim
@@ -198,7 +241,7 @@ class _Step:
             "value": attention.value_dim,
         }
 
-    def _latent_context(self, attention: LatentAttention, count: int, heads: int) -> Call:
+    def _latent_context(self, attention: LatentAttention, count: int, heads: int) -> KernelCall:
         work, batch = self.work, self.sequences
         both = attention.query_dim + attention.value_dim
         keys = batch * work.context
@@ -208,9 +251,9 @@ class _Step:
                    "kv_dtype": self.decoder.formats.cache, **self._sizes(attention)}  # fmt: skip
         flops = 2.0 * batch * heads * pairs(work.new_tokens, work.past, 0) * both
         op = "mla_context" if self._known(attention) else None
-        return Call("latent attention", op, problem, count, flops, moved, self.activations)
+        return KernelCall("latent attention", op, problem, count, flops, moved, self.activations)
 
-    def _latent_generation(self, attention: LatentAttention, count: int, heads: int) -> Call:
+    def _latent_generation(self, attention: LatentAttention, count: int, heads: int) -> KernelCall:
         batch, length = self.sequences, self.work.length
         read = attention.cached_dim + attention.kv_rank
         moved = batch * length * attention.cached_dim * dtypes.BYTES[self.decoder.formats.cache]
@@ -218,9 +261,9 @@ class _Step:
         problem = {"batch": batch, "context_len": length, "heads": heads, "dtype": self.activations,
                    "kv_dtype": self.decoder.formats.cache, **self._sizes(attention)}  # fmt: skip
         op = "mla_generation" if self._known(attention) else None
-        return Call("latent attention", op, problem, count, 2.0 * batch * heads * length * read, moved, self.activations)
+        return KernelCall("latent attention", op, problem, count, 2.0 * batch * heads * length * read, moved, self.activations)
 
-    def _absorbed(self, name: str, stage: str, attention: LatentAttention, count: int, heads: int) -> Call:
+    def _absorbed(self, name: str, stage: str, attention: LatentAttention, count: int, heads: int) -> KernelCall:
         narrow = attention.nope_dim if stage == "pre" else attention.value_dim
         product = gemm(name, count, self.tokens, attention.kv_rank, narrow, self.activations, self.activations)
         problem = {"tokens": self.tokens, "heads": heads, "stage": stage, "dtype": self.activations, **self._sizes(attention)}
@@ -235,7 +278,7 @@ class _Step:
 
     # -- feed-forward --------------------------------------------------------------------------------------------
 
-    def _dense(self, mlp: DenseMlp, count: int, of: str) -> Iterator[Call]:
+    def _dense(self, mlp: DenseMlp, count: int, of: str) -> Iterator[KernelCall]:
         hidden, tokens, form = self.decoder.hidden, self.tokens, self.decoder.formats.mlp
         inter = mlp.inter // self.spread.tp
         columns = mlp.up_columns // self.spread.tp
@@ -244,7 +287,7 @@ class _Step:
         yield self._passing(f"activation{of}", count, tokens * (columns + inter), tokens=tokens, inter=inter)
         yield gemm(f"down{of}", count, tokens, hidden, inter, form, self.activations)
 
-    def _experts(self, mlp: ExpertMlp, count: int) -> Iterator[Call]:
+    def _experts(self, mlp: ExpertMlp, count: int) -> Iterator[KernelCall]:
         hidden, spread, tokens = self.decoder.hidden, self.spread, self.tokens
         yield gemm("router", count, tokens, mlp.experts, hidden, self.activations, self.activations)
         chosen = tokens * (mlp.experts + 2 * mlp.top_k) * ROUTER_BYTES / self.element
@@ -267,13 +310,13 @@ class _Step:
 
     # -- what moves data -----------------------------------------------------------------------------------------
 
-    def _norm(self, name: str, count: int, tokens: int) -> Call:
+    def _norm(self, name: str, count: int, tokens: int) -> KernelCall:
         """Adds what the layer computed to what it was given, and normalises the sum: two matrices in, two out."""
         hidden = self.decoder.hidden
         call = self._passing(name, count, 4 * tokens * hidden, tokens=tokens, hidden=hidden)
         return replace(call, weights=hidden)
 
-    def _quantised(self, before: str, count: int, form: str) -> Iterator[Call]:
+    def _quantised(self, before: str, count: int, form: str) -> Iterator[KernelCall]:
         """The tokens in 8 bits. The kernels of attention and activations write theirs so, and are not followed by one."""
         if form not in QUANTISED_BEFORE:
             return
@@ -281,10 +324,10 @@ class _Step:
             yield quantise(f"scale for {before}", count, self.tokens, self.decoder.hidden, form, "compute_scale")
         yield quantise(f"quantise for {before}", count, self.tokens, self.decoder.hidden, form, "scale_matrix")
 
-    def _passing(self, name: str, count: int, elements: float, **shape: int) -> Call:
+    def _passing(self, name: str, count: int, elements: float, **shape: int) -> KernelCall:
         return passing(name, count, elements * self.element, self.activations, shape)
 
-    def _all_reduce(self, name: str, count: int, tokens: int) -> Iterator[Call]:
+    def _all_reduce(self, name: str, count: int, tokens: int) -> Iterator[KernelCall]:
         if self.spread.tp > 1:
             elements = tokens * self.decoder.hidden
             yield collective(name, count, "all_reduce", elements, self.spread.tp, self.activations)

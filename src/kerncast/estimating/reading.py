@@ -1,12 +1,16 @@
-"""From the fields of a config to a decoder: its heads, its windows, its experts, layer by layer."""
+"""Reading a model's config.json: from its fields to a decoder, its heads, its windows, its experts, layer by layer."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from kerncast.errors import BadFile, InvalidValue, quoted
-from kerncast.estimating.architectures import OTHER_NAMES, SUPPORTED, Traits, traits_of
+from kerncast.core.io.foreign import JSON, guarded, load_json
+from kerncast.errors import BadFile, InvalidValue, NotFound, quoted
 from kerncast.estimating.decoder import (
     Attention,
     Decoder,
@@ -18,8 +22,16 @@ from kerncast.estimating.decoder import (
     LayerKind,
     Mlp,
 )
-from kerncast.estimating.fields import MOST_LAYERS, Fields
-from kerncast.estimating.formats import LINEAR, formats_of
+from kerncast.estimating.fields import (
+    LINEAR,
+    MOST_LAYERS,
+    OTHER_NAMES,
+    SUPPORTED,
+    ArchitectureTraits,
+    Fields,
+    formats_of,
+    traits_of,
+)
 
 # Multimodal models keep the decoder's fields in an object of their own.
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -46,7 +58,7 @@ def decoder_of(outer: Fields, name: str, beside: Fields | None = None) -> tuple[
         fields = deeper
     traits, kind, unknown = traits_of(fields, outer)
     fields, left_out = fields.renamed(OTHER_NAMES).filled(traits.defaults)
-    reader = _Reader(fields, traits, fields.whole("num_hidden_layers", most=MOST_LAYERS))
+    reader = _LayerReader(fields, traits, fields.whole("num_hidden_layers", most=MOST_LAYERS))
     kinds = Counter(zip(reader.attentions(), reader.mlps(), strict=True))
     formats, not_known = formats_of(fields, outer, beside)
     if formats.experts not in LINEAR and not any(isinstance(mlp, ExpertMlp) for _, mlp in kinds):
@@ -80,11 +92,11 @@ def decoder_of(outer: Fields, name: str, beside: Fields | None = None) -> tuple[
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _LayerReader:
     """Reads the layers of one config."""
 
     fields: Fields
-    traits: Traits
+    traits: ArchitectureTraits
     layers: int
 
     @property
@@ -245,3 +257,45 @@ class _Reader:
         return [
             place >= first and place % every == 0 and (place + 1) % step == 0 and str(place) not in dense for place in places
         ]
+
+
+CONFIG = "config.json"
+# Some quantisers write what they did to a file of their own.
+BESIDE = "hf_quant_config.json"
+NEXT_STEP = "give the config.json of a Hugging Face model, or the folder that holds it"
+
+
+def read_decoder(given: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Decoder, str | None]:
+    """The decoder that a config describes, and what its quantisation is called if that is not known.
+
+    `given` is a config.json, the folder that holds one, or what such a file holds.
+    """
+    if isinstance(given, Mapping):
+        return decoder_of(Fields(given, "the config"), _name(given, "model"))
+    if not isinstance(given, str | os.PathLike):
+        raise InvalidValue(f"`config` is a path or a mapping, got {type(given).__name__}: {NEXT_STEP}")
+    path = Path(given)
+    file = path / CONFIG if path.is_dir() else path
+    if not file.exists():
+        raise NotFound(f"there is no {file}: {NEXT_STEP}")
+    values = _object(file)
+    # Collections of configs put the name of the model before both names.
+    beside = file.with_name(f"{file.name.removesuffix(CONFIG)}{BESIDE}")
+    quantised = Fields(_object(beside), str(beside)) if file.name.endswith(CONFIG) and beside.is_file() else None
+    own = path.name if path.is_dir() else (file.parent.name if file.name == CONFIG else file.stem)
+    return decoder_of(Fields(values, str(file)), _name(values, own or path.resolve().name), quantised)
+
+
+def _object(file: Path) -> Mapping[str, Any]:
+    if not file.is_file():  # a pipe would never end
+        raise BadFile(f"{file} is not a file: {NEXT_STEP}")
+    with guarded(file, NEXT_STEP, "is not JSON"):
+        values = load_json(JSON.read(file))
+    if not isinstance(values, Mapping):
+        raise BadFile(f"{file} holds {type(values).__name__}, not an object: {NEXT_STEP}")
+    return values
+
+
+def _name(values: Mapping[str, Any], otherwise: str) -> str:
+    stated = values.get("_name_or_path")
+    return (stated if isinstance(stated, str) and stated else otherwise)[:200]

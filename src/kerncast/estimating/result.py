@@ -2,16 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kerncast.core.device import NOT_MEASURED
+from kerncast.core import dtypes
+from kerncast.core.device import NOT_MEASURED, Device
 from kerncast.core.io import html
 from kerncast.core.io.terminal import TextTable, assignments, counted, duration, line
-from kerncast.estimating.decoder import Decoder
-from kerncast.estimating.deployment import Deployment, Workload
-from kerncast.estimating.memory import Memory
+from kerncast.estimating.calls import KernelCall
+from kerncast.estimating.decoder import Decoder, DeltaAttention, Deployment, GroupedAttention, Workload
+from kerncast.estimating.fields import weight_bytes
+from kerncast.estimating.listing import state_bytes
+
+# A profile's gigabyte: NVIDIA's "80 GB" and "141 GB" are 2^30 bytes each, others' are fewer.
+GIGABYTE = 1e9
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes of one GPU. Activations, graphs and the server's own buffers are not counted."""
+
+    weights_bytes: float
+    cache_bytes: float
+    capacity_bytes: float | None
+    """None: the profile does not say."""
+
+    @property
+    def needed_bytes(self) -> float:
+        """Weights and cache."""
+        return self.weights_bytes + self.cache_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether weights and cache fit; None: unknown."""
+        return None if self.capacity_bytes is None else self.needed_bytes <= self.capacity_bytes
+
+    def sentence(self, device: str) -> str:
+        """For people."""
+        need = f"memory of one GPU: weights {self.weights_bytes / 1e9:,.1f} GB, cache {self.cache_bytes / 1e9:,.1f} GB"
+        if self.capacity_bytes is None:
+            return f"{need}; the profile of {device} does not say how much it has (memory_capacity_gb)"
+        share = f"{need} of {self.capacity_bytes / 1e9:,.0f} GB"
+        if self.fits:
+            return share
+        return f"{share}: DOES NOT FIT; use more GPUs, a narrower dtype, a smaller batch or a shorter context"
+
+
+def memory_of(decoder: Decoder, calls: Iterable[KernelCall], spread: Deployment, work: Workload, device: Device) -> MemoryUse:
+    """What one GPU holds."""
+    weights = sum(call.count * call.weights * weight_bytes(call.weight_format) for call in calls)
+    capacity = device.numbers.get("memory_capacity_gb")
+    return MemoryUse(weights, cache_bytes(decoder, spread, work), None if capacity is None else capacity * GIGABYTE)
+
+
+def cache_bytes(decoder: Decoder, spread: Deployment, work: Workload) -> float:
+    """The cache of the sequences of one GPU; layers with a window keep no more than it, linear attention its states."""
+    element = dtypes.BYTES[decoder.formats.cache]
+    sequences = -(-work.batch // spread.copies)
+    total = 0.0
+    for kind in decoder.layers:
+        attention = kind.attention
+        if isinstance(attention, DeltaAttention):
+            total += kind.count * sequences * state_bytes(attention, spread.tp, dtypes.BYTES[decoder.formats.activations])
+            continue
+        if isinstance(attention, GroupedAttention):
+            length = min(work.longest, attention.window) if attention.window else work.longest
+            kept = max(1, attention.kv_heads // spread.tp) * (attention.head_dim + attention.value_dim)
+        else:
+            length, kept = work.longest, attention.cached_dim
+        total += kind.count * sequences * length * kept * element
+    return total
+
 
 COLUMNS = ("op", "shape", "calls", "time", "share", "90 % interval", "basis")
 RIGHT = ("calls", "time", "share")
@@ -69,7 +131,7 @@ class Estimate:
     step_ns: float
     lower_ns: float
     upper_ns: float
-    memory: Memory
+    memory: MemoryUse
     left_out: tuple[str, ...]
     """What the step does besides, and is not in the time."""
     notes: tuple[str, ...]

@@ -8,32 +8,34 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kerncast.core.device import Device
 from kerncast.core.progress import QUIET, Progress
 from kerncast.core.software import also_of, told_also
 from kerncast.errors import KerncastError
-from kerncast.estimating.asking import Answered, Ask
-from kerncast.estimating.calls import COLLECTIVES, Call
-from kerncast.estimating.decoder import Decoder
-from kerncast.estimating.deployment import Deployment, Workload
-from kerncast.estimating.listing import calls_of
-from kerncast.estimating.memory import memory_of
-from kerncast.estimating.result import Estimate, Row
-from kerncast.estimating.rooflines import (
+from kerncast.estimating.calls import (
     BETWEEN,
+    COLLECTIVES,
     MEMORY_SHARE,
     WORKING,
-    Roofline,
+    KernelCall,
     between_nodes,
     reading_ns,
     roofline_of,
     spans_nodes,
 )
+from kerncast.estimating.decoder import Decoder, Deployment, Workload
+from kerncast.estimating.listing import calls_of
+from kerncast.estimating.result import Estimate, Row, memory_of
 
+if TYPE_CHECKING:
+    from kerncast.answering.prediction import Prediction
+
+Ask: TypeAlias = "Callable[[str, list[Mapping[str, Any]]], Sequence[Prediction]]"
+"""Answers for the problems of an op, in their order."""
 LEFT_OUT = ("scheduling", "sampling", "tokenising", "the server's own time on the CPU")
 GAPS = "launch gaps"
 FROM_MEMORY = "where a table had weights or keys in the device's cache, the time is that of reading them from memory"
@@ -53,7 +55,10 @@ def estimated(
     rows = [_row(call, answers.get(place), device) for place, call in enumerate(within)]
     alone = [_within_node(call, device, ask) for call in between]
     told = [between_nodes(call, device, time) for call, time in zip(between, alone, strict=True)]
-    rows += [_between(call, found) for call, found in zip(between, told, strict=True) if found is not None]
+    for call, found in zip(between, told, strict=True):
+        why = f"{call.gpus} GPUs are more than a node has, and models know the links of one node only"
+        if found is not None:
+            rows.append(_of_call(call, found.time_ns, found.lower_ns, found.upper_ns, "roofline", reason=why))
     if launch_ns is not None:
         rows.append(_gaps(rows, launch_ns))
     step = math.fsum(row.time_ns for row in rows)
@@ -64,7 +69,7 @@ def estimated(
         device=device.name,
         spread=spread,
         work=work,
-        rows=tuple(_shared(row, step) for row in rows),
+        rows=tuple(replace(row, share=row.time_ns / step) for row in rows),
         step_ns=step,
         lower_ns=lower,
         upper_ns=upper,
@@ -74,13 +79,13 @@ def estimated(
     )
 
 
-def _answers(calls: Sequence[Call], ask: Ask, progress: Progress) -> dict[int, Answered | str]:
+def _answers(calls: Sequence[KernelCall], ask: Ask, progress: Progress) -> dict[int, Prediction | str]:
     """By the place of a call: its answer, or why there is none."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, call in enumerate(calls):
         if call.op is not None:
             places[call.op].append(place)
-    found: dict[int, Answered | str] = {}
+    found: dict[int, Prediction | str] = {}
     # Communication comes last: it is the server's, which the other ops tell.
     for done, (op, wanted) in enumerate(sorted(places.items(), key=lambda item: item[0] in COLLECTIVES)):
         progress.step("ops", done, len(places))
@@ -92,7 +97,7 @@ def _answers(calls: Sequence[Call], ask: Ask, progress: Progress) -> dict[int, A
     return found
 
 
-def _alone(ask: Ask, op: str, problem: Mapping[str, Any]) -> Answered | str:
+def _alone(ask: Ask, op: str, problem: Mapping[str, Any]) -> Prediction | str:
     try:
         (answer,) = ask(op, [problem])
     except KerncastError as error:
@@ -100,7 +105,7 @@ def _alone(ask: Ask, op: str, problem: Mapping[str, Any]) -> Answered | str:
     return answer
 
 
-def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
+def _row(call: KernelCall, answer: Prediction | str | None, device: Device) -> Row:
     reason = "no op describes it" if answer is None else answer if isinstance(answer, str) else answer.reason or None
     basis, model, software, note = "roofline", None, None, None
     if answer is not None and not isinstance(answer, str) and answer.time_ns is not None and _says_more(answer, call):
@@ -120,6 +125,14 @@ def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
         time, lower, upper = found.time_ns, found.lower_ns, found.upper_ns
         if found.unknown is not None:
             reason = f"{reason}; the profile has no {found.unknown}, which is left out"
+    return _of_call(call, time, lower, upper, basis, model=model, software=software, reason=reason, note=note)
+
+
+def _of_call(
+    call: KernelCall, time: float, lower: float, upper: float, basis: str, *, reason: str | None, model: str | None = None,
+    software: str | None = None, note: str | None = None,
+) -> Row:  # fmt: skip
+    """The row of all runs of a call, each of which takes `time`."""
     many = call.count
     return Row(
         name=call.name, op=call.op, problem=call.problem, calls=many, call_ns=time, time_ns=time * many, lower_ns=lower * many,
@@ -127,24 +140,14 @@ def _row(call: Call, answer: Answered | str | None, device: Device) -> Row:
     )  # fmt: skip
 
 
-def _within_node(call: Call, device: Device, ask: Ask) -> float | None:
+def _within_node(call: KernelCall, device: Device, ask: Ask) -> float | None:
     """What a call takes among the GPUs of one node alone; None: no model knows it."""
     assert call.op is not None
     answer = _alone(ask, call.op, {**call.problem, "gpus": device.node_devices})
     return None if isinstance(answer, str) or answer.basis != "model" else answer.time_ns
 
 
-def _between(call: Call, found: Roofline) -> Row:
-    """The row of a call that communicates between nodes."""
-    many, why = call.count, f"{call.gpus} GPUs are more than a node has, and models know the links of one node only"
-    return Row(
-        name=call.name, op=call.op, problem=call.problem, calls=many, call_ns=found.time_ns, time_ns=found.time_ns * many,
-        lower_ns=found.lower_ns * many, upper_ns=found.upper_ns * many, share=0.0, basis="roofline", model=None, software=None,
-        reason=why, note=None,
-    )  # fmt: skip
-
-
-def _not_told(between: Sequence[Call], device: Device) -> tuple[str, ...]:
+def _not_told(between: Sequence[KernelCall], device: Device) -> tuple[str, ...]:
     """Calls between nodes that nothing is known about, in words."""
     if not between or BETWEEN in device.numbers:
         return ()
@@ -152,7 +155,7 @@ def _not_told(between: Sequence[Call], device: Device) -> tuple[str, ...]:
     return (f"communication between nodes ({names}: the profile of {device.name} has no {BETWEEN})",)
 
 
-def _says_more(answer: Answered, call: Call) -> bool:
+def _says_more(answer: Prediction, call: KernelCall) -> bool:
     """Whether an answer is better than the roofline here: a model's, or one that knows how kernels miss their rooflines.
 
     Of kernels that only move data the rule here knows more (benchmarks/passing_kernels.py) than what kernels of any kind do.
@@ -177,10 +180,6 @@ def _interval(rows: Sequence[Row]) -> tuple[float, float]:
         above[kind] += row.upper_ns - row.time_ns
     step = math.fsum(row.time_ns for row in rows)
     return step - math.hypot(*below.values()), step + math.hypot(*above.values())
-
-
-def _shared(row: Row, step: float) -> Row:
-    return replace(row, share=row.time_ns / step)
 
 
 def _apart(rows: Sequence[Row]) -> list[str]:

@@ -17,10 +17,9 @@ from kerncast.core.io.arguments import Help
 from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue, KerncastError, quoted
 from kerncast.estimating.calls import COLLECTIVES
-from kerncast.estimating.config_file import read_decoder
-from kerncast.estimating.decoder import Decoder
-from kerncast.estimating.deployment import Deployment, Workload, checked_deployment, checked_workload
-from kerncast.estimating.formats import asked
+from kerncast.estimating.decoder import Decoder, Deployment, Workload, checked_deployment, checked_workload
+from kerncast.estimating.fields import asked
+from kerncast.estimating.reading import read_decoder
 from kerncast.estimating.result import Comparison, Estimate
 from kerncast.estimating.totals import estimated
 from kerncast.library import devices

@@ -49,7 +49,7 @@ from kerncast.app.serve.schema import (
 from kerncast.app.serve.server import Settings
 from kerncast.app.serve.sources import Sources, check_device, choose
 from kerncast.errors import BadFile, InvalidValue, KerncastError, quoted
-from kerncast.estimating.config_file import read_decoder
+from kerncast.estimating.reading import read_decoder
 from kerncast.version import __version__
 
 # Addresses whose model is remembered.
