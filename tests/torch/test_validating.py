@@ -53,7 +53,7 @@ def measured(made_up, monkeypatch):
             return sorted((Timed(config, times[config["kind"]], 9) for config in configs), key=lambda item: item.time_ns)
 
         monkeypatch.setattr(validating, "measure_top", timed)
-        return validating.validate(model or made_up((4, 16)), [PROBLEM], any_software=False)
+        return validating.validate(model or made_up((4, 16)), shapes=[PROBLEM])
 
     return run
 

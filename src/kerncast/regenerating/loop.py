@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from kerncast.models.model import Model
 from kerncast.models.store.store import Changed, Store
 from kerncast.regenerating import figures, planning
 from kerncast.regenerating.routine import STEPS as STEP_NAMES
-from kerncast.regenerating.routine import Facts, ImportSection, Routine, Step, walk
+from kerncast.regenerating.routine import Facts, Routine, Step, walk
 from kerncast.regenerating.updating import NOT_COMPARABLE, compare_fairly
 from kerncast.training.train import train
 from kerncast.version import __version__
@@ -48,6 +48,11 @@ FILE = "state.json"
 LOCK = "regenerate.lock"
 FORMAT = "kerncast-regeneration"
 VERSION = 1
+
+
+def now() -> str:
+    """UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class FinishedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,11 +108,6 @@ _FILE = Versioned(
 )  # fmt: skip
 
 
-def now() -> str:
-    """UTC, to the second."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def own_version() -> str:
     """kerncast's version, with the commit where it runs from a checkout."""
     checkout = Path(__file__).parents[3]
@@ -120,14 +120,6 @@ def own_version() -> str:
     except (OSError, subprocess.SubprocessError):
         return __version__
     return f"{__version__} {answer.stdout.strip()}"
-
-
-def new(routine: Routine) -> RoutineState:
-    """A state with nothing done yet."""
-    host = platform.node() or "unknown"
-    return RoutineState(
-        routine.name, routine.measures, routine.learns, now(), host, own_version(), tuple(routine.families), routine.steps
-    )
 
 
 def going_on(folder: Path, routine: Routine, again: bool = False) -> RoutineState | None:
@@ -159,15 +151,6 @@ def read(folder: Path) -> RoutineState | None:
 def write(folder: Path, state: RoutineState) -> None:
     """Write the state, whole or not at all."""
     write_bytes(folder / FILE, _FILE.text(state))
-
-
-def set_aside(folder: Path) -> None:
-    """Rename the directory of a finished run, if there is one; the new name says when the run began."""
-    state = read(folder)
-    if state is None or not state.finished:
-        return
-    stamp = state.begun.replace(":", "").replace("-", "")
-    os.rename(folder, folder.with_name(f"{folder.name}.{stamp}"))
 
 
 def check_regeneration(findings: Findings) -> None:
@@ -220,8 +203,7 @@ class FamilyRun:
 
     def state(self) -> RoutineState:
         """What `state.json` says now."""
-        state = read(self.root)
-        if state is None:
+        if (state := read(self.root)) is None:
             raise BadFile(f"{self.root / FILE} disappeared while it was in use: run the same command again")
         return state
 
@@ -252,8 +234,14 @@ def sweep(run: FamilyRun) -> Facts | None:
 
 def measure(run: FamilyRun) -> Facts | None:
     """Measure the vectors that have no row yet, or read what others measured."""
-    if run.routine.imported is not None:
-        return _imported(run, run.routine.imported)
+    if (wanted := run.routine.imported) is not None:
+        (dataset,) = run.datasets
+        if not dataset.exists():
+            options = Options(wanted.device, wanted.software, values=wanted.settings)
+            import_files(wanted.format, wanted.paths, dataset, options, run.progress.say)
+        rows = Dataset.open(dataset).read(run.family, columns=["device", "status"])
+        statuses = dict(sorted(rows["status"].value_counts().iter_rows()))
+        return {"device": sorted(rows["device"].unique()), "measured": rows.height, "statuses": statuses}
     sources = [Vectors.open(run.folder / "vectors")] if "sweep" in run.routine.steps else _sweeps(run)
     blocks = (block for source in sources for block in source.iter_blocks())
     return _collected(run, run.datasets[0], blocks, sum(source.count() for source in sources), 1.0)
@@ -285,17 +273,6 @@ def _collected(run: FamilyRun, out: Path, blocks: Iterable[pl.DataFrame], total:
     if summary.without_a_row or summary.interrupted:
         return None
     return {"device": summary.device, "measured": summary.measured, "statuses": dict(summary.statuses)}
-
-
-def _imported(run: FamilyRun, wanted: ImportSection) -> Facts:
-    """The rows of files, which are there whole or not at all."""
-    (dataset,) = run.datasets
-    if not dataset.exists():
-        options = Options(wanted.device, wanted.software, values=wanted.settings)
-        import_files(wanted.format, wanted.paths, dataset, options, run.progress.say)
-    rows = Dataset.open(dataset).read(run.family, columns=["device", "status"])
-    return {"device": sorted(rows["device"].unique()), "measured": rows.height,
-            "statuses": dict(sorted(rows["status"].value_counts().iter_rows()))}  # fmt: skip
 
 
 def learn(run: FamilyRun) -> Facts | None:
@@ -398,12 +375,16 @@ def regenerate(
     before = going_on(folder, routine, again)
     swept = [] if before is None else [name for name in routine.families if {"sweep", "collect"} & {*before.of(name)}]
     planning.check(routine, swept)
-    if before is None:
-        set_aside(folder)
+    if before is None and (finished := read(folder)) is not None and finished.finished:
+        # The new name says when that run began.
+        os.rename(folder, folder.with_name(f"{folder.name}.{finished.begun.replace(':', '').replace('-', '')}"))
     folder.mkdir(parents=True, exist_ok=True)
     with one_writer(folder, LOCK, "choose another `out`"):
         # Another run may have got further before it released the lock.
-        state = going_on(folder, routine) or new(routine)
+        state = going_on(folder, routine) or RoutineState(
+            routine.name, routine.measures, routine.learns, now(), platform.node() or "unknown", own_version(),
+            tuple(routine.families), routine.steps,
+        )  # fmt: skip
         if state.learns != routine.learns:  # the measurements are kept
             for family in state.families:
                 state = state.without(family, "train")
@@ -430,7 +411,7 @@ def _outcome(run: FamilyRun) -> FamilyOutcome:
     if stopped is not None:
         return FamilyOutcome(run.family.id, None, [f"stopped during {stopped}"], False, "")
     facts: Facts = {"verdict": TRAINED, "reasons": ["nothing was compared"], "replaced": False, "model": str(run.model)}
-    facts["waits"] = False
     for step in ("compare", "replace"):
         facts |= run.facts(step) if step in own else {}
-    return FamilyOutcome(run.family.id, facts["verdict"], facts["reasons"], facts["replaced"], facts["model"], facts["waits"])
+    named = (item.name for item in fields(FamilyOutcome))
+    return FamilyOutcome(run.family.id, **{name: facts[name] for name in named if name in facts})

@@ -78,7 +78,12 @@ def quickstart(
         (planned,) = plan(routine, store)
         assert planned.vectors is not None
         assert planned.problems is not None
-        progress.say(_how_long(planned.vectors * (1 + routine.collect.repeat / planned.problems)))
+        vectors = planned.vectors * (1 + routine.collect.repeat / planned.problems)
+        # Other processes take their share of the cores.
+        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        seconds = busy * (SECONDS_PER_VECTOR * vectors + OTHER_SECONDS)
+        length = f"{math.ceil(seconds / 10) * 10} s" if seconds < 90 else f"{round(seconds / 60)} min"
+        progress.say(f"this takes about {length}, estimated from two cores of a shared server and how busy this machine is")
     (outcome,) = regenerate(routine, store, out, progress=progress, listening=listening)
     if not outcome.finished:
         raise Stopped(f"{outcome.reasons[0]}; everything measured is safe in {out}: run the same command to continue")
@@ -88,11 +93,3 @@ def quickstart(
     paths = {"path": str(out), "report": str(out / "report.html"), "model": outcome.model}
     totals = {**report["totals"], **paths, "export": {"path": str(out / "picker"), **exported}}
     return Quickstart(totals, report["shapes"], out)
-
-
-def _how_long(vectors: float) -> str:
-    """An estimate: other processes take their share of the cores."""
-    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    seconds = busy * (SECONDS_PER_VECTOR * vectors + OTHER_SECONDS)
-    length = f"{math.ceil(seconds / 10) * 10} s" if seconds < 90 else f"{round(seconds / 60)} min"
-    return f"this takes about {length}, estimated from two cores of a shared server and how busy this machine is"

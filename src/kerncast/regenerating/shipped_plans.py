@@ -41,6 +41,13 @@ MEDIANS = ("trtllm", "vllm")
 
 
 RECURRENT = ("causal_conv", "linear_attention")
+# Rows of an op and a framework that are no good. Before 0.27.0, KDA's convolution of a prompt was timed with 0.4 ms or more of
+# work on the host, whatever its size. SGLang's one table of the A100 is of an older version and has no linear attention of
+# prompts: its rows err by 10 and 30 %.
+LEFT_OUT = {
+    ("causal_conv", "vllm"): ("kernel_source!=causal_conv1d_fn_qkv3",),
+    **{(op, "sglang"): ("device!=a100",) for op in RECURRENT},
+}
 
 
 @dataclass(frozen=True)
@@ -126,15 +133,6 @@ def medians_of(op: str, framework: str) -> dict[str, Any]:
     return {"medians": True} if op == "moe" and framework in MEDIANS else {}
 
 
-def left_out_of(op: str, framework: str) -> tuple[str, ...]:
-    """Conditions on the rows that an op and a framework are learned from, where some tables are no good."""
-    if (op, framework) == ("causal_conv", "vllm"):
-        # Before 0.27.0, KDA's convolution of a prompt was timed with 0.4 ms or more of work on the host, whatever its size.
-        return ("kernel_source!=causal_conv1d_fn_qkv3",)
-    # SGLang's one table of the A100 is of an older version and has no linear attention of prompts: its rows err by 10 and 30 %.
-    return ("device!=a100",) if op in RECURRENT and framework == "sglang" else ()
-
-
 def _plans() -> tuple[Plan, ...]:
     # Few enough that all models are built in an hour of one core. More trees, leaves and rows err less: on vLLM's GEMMs of the
     # H200 alone, pairs (N, K) unseen, 100 and 200 trees of 127 leaves err by 3.5 and 3.4 %, 200 of 255 leaves by 3.2 %.
@@ -157,7 +155,7 @@ def _plans() -> tuple[Plan, ...]:
     }
     command = "kerncast regenerate shipped --only"
     return tuple(
-        Plan(op, name, rows, knobs | medians_of(op, name), command=f"{command} {op}-{name}", where=left_out_of(op, name))
+        Plan(op, name, rows, knobs | medians_of(op, name), command=f"{command} {op}-{name}", where=LEFT_OUT.get((op, name), ()))
         for op, (names, rows, knobs) in sizes.items()
         for name in names
     )
@@ -258,31 +256,26 @@ class WormholePlan(Plan):
 
 
 def _wormhole_plans() -> tuple[WormholePlan, ...]:
+    def plan(
+        title: str, op: str, knobs: dict[str, Any], folds: int, table: PublicTable, where: tuple[str, ...] = (), note: str = ""
+    ) -> WormholePlan:
+        command = f"kerncast regenerate shipped --tables {word(table.files[0])} --only {word(title)}-wormhole"
+        return WormholePlan(op, "ttnn", MOST_ROWS, knobs, folds, command, where, title, table, note)
+
     # There is nothing to choose, so forests are of times anyway; `times_only` has fewer bins, too few for counts of tiles.
     exp = {"times_only": False, "trees": 300, "leaves": 31, "lr": 0.08}
     reshard = {"times_only": False, "trees": 300, "leaves": 63, "lr": 0.1}
     lines = "Its rows are points of straight lines that were fitted to measurements, twelve points of each line."
     suspect = "Rows whose times belong to other rows are left out."
-    found = [
-        _wormhole_plan("exp", "eltwise_unary", exp, 5, OLD_EXP),
-        _wormhole_plan("exp_all_dtypes", "eltwise_unary", exp, 5, EXP, NOT_SUSPECT, suspect),
-    ]
-    # From width to width and from height to height nothing was measured: models of one strategy of the input know that.
-    found += [
-        _wormhole_plan(f"reshard_{strategy}", "reshard", reshard, 3, LINES, f"problem.in_strategy={strategy}", lines)
-        for strategy in ("block", "width", "height")
-    ]
-    return tuple(found)
-
-
-def _wormhole_plan(
-    title: str, op: str, knobs: dict[str, Any], folds: int, table: PublicTable, where: str = "", note: str = ""
-) -> WormholePlan:
-    command = f"kerncast regenerate shipped --tables {word(table.files[0])} --only {word(title)}-wormhole"
-    return WormholePlan(
-        op, "ttnn", MOST_ROWS, knobs, folds, command,
-        (where,) if where else (), title, table, note,
-    )  # fmt: skip
+    return (
+        plan("exp", "eltwise_unary", exp, 5, OLD_EXP),
+        plan("exp_all_dtypes", "eltwise_unary", exp, 5, EXP, (NOT_SUSPECT,), suspect),
+        # From width to width and from height to height nothing was measured: models of one strategy of the input know that.
+        *(
+            plan(f"reshard_{strategy}", "reshard", reshard, 3, LINES, (f"problem.in_strategy={strategy}",), lines)
+            for strategy in ("block", "width", "height")
+        ),
+    )
 
 
 WORMHOLE = _wormhole_plans()

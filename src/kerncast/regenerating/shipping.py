@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -43,7 +43,7 @@ from kerncast.regenerating.shipped_plans import (
     WormholePlan,
     files_at,
 )
-from kerncast.training.procedure import Procedure, Spread
+from kerncast.training.procedure import Procedure, Recipe, Spread
 from kerncast.training.train import fit_table
 
 NOTICE_FILE = "NOTICE"
@@ -239,6 +239,10 @@ def build_shipped(
     plans = [plan.smaller() if sample else plan.limited(rows) for plan in plans_named(only)]
     public = PublicTables.at([tables] if isinstance(tables, Path) else tables)
     out.mkdir(parents=True, exist_ok=True)
+
+    def procedure(recipe: Recipe) -> Procedure:
+        return Procedure(replace(recipe, threads=threads), progress, spread=spread)
+
     built, misses, origins = list[BuiltModel](), list[pl.DataFrame](), set[Origin]()
     for number, plan in enumerate(plans, 1):
         progress.stage(f"{plan.name} ({number} of {len(plans)})", number, len(plans))
@@ -249,7 +253,7 @@ def build_shipped(
             except NotFound as error:
                 built.append(BuiltModel(plan.name, "", left_out=str(error)))
                 continue
-            item, missed = _build(plan, data, origin, out, folder, seed, threads, spread, progress)
+            item, missed = _build(plan, data, origin, out, folder, procedure, seed)
         built.append(replace(item, seconds=time.monotonic() - start))
         misses += missed
         if not item.left_out:
@@ -263,56 +267,36 @@ def build_shipped(
 
 
 def _build(
-    plan: Plan,
-    data: Dataset,
-    origin: Origin,
-    out: Path,
-    folder: Path,
-    seed: int,
-    threads: int,
-    spread: Spread | None,
-    progress: Progress,
+    plan: Plan, data: Dataset, origin: Origin, out: Path, folder: Path, procedure: Callable[[Recipe], Procedure], seed: int
 ) -> tuple[BuiltModel, list[pl.DataFrame]]:
+    """One model, put in its place, and how the kernels of its rows miss their rooflines."""
     try:
         whole = load_table([data], plan.family, plan.where, pool=True)
     except InvalidValue:
         if not plan.where:
             raise
         return BuiltModel(plan.name, "", left_out=f"no row of its table has {' and '.join(plan.where)}"), []
-    recipe = plan.recipe(seed, threads)
+    recipe = plan.recipe(seed)
     table = recipe.sampled(whole)
-    folds = min(recipe.folds, len(np.unique(table.group)))
-    recipe = replace(recipe, folds=folds).resolved(table, None)
-    model = fit_table(table, Procedure(recipe, progress, spread=spread), folder / "model", evaluated=True)
-    more = plan.more_errors(model, table, threads, progress)
-    _tell(model, plan, origin, data, len(whole.time_ns), more)
-    slim = folder / plan.name
-    write_slim(model, slim)
-    _put(slim, out / plan.name, folder)
-    place = out / plan.name
-    size = sum(file.stat().st_size for file in place.iterdir())
-    figures = model.figures
-    built = BuiltModel(
-        plan.name, str(place), tuple(record.name for record in model.manifest.devices), len(table.time_ns),
-        None if figures is None or figures.runtime is None else figures.runtime.mape.value, size,
-    )  # fmt: skip
-    return built, _misses(table) if plan.says_misses else []
-
-
-def _put(new: Path, place: Path, folder: Path) -> None:
-    """Put a finished model where it belongs, instead of an older one."""
+    fitting = procedure(replace(recipe, folds=min(recipe.folds, len(np.unique(table.group)))).resolved(table, None))
+    model = fit_table(table, fitting, folder / "model", evaluated=True)
+    more = plan.more_errors(model, table, fitting.recipe.threads, fitting.progress)
+    card = model.path / CARD
+    closing = told(model, plan, origin, data.devices_and_software(plan.family), len(whole.time_ns), more)
+    card.write_text(card.read_text(encoding="utf-8") + closing, encoding="utf-8")
+    new, place = folder / plan.name, out / plan.name
+    write_slim(model, new)
     if place.exists():
         replace_directory(new, place, folder / "older")
     else:
         shutil.move(new, place)
-
-
-def _tell(model: Model, plan: Plan, origin: Origin, data: Dataset, rows: int, more: Sequence[str]) -> None:
-    """Complete the card of a model: where its rows are from, how to build it again, its errors by device and dtype."""
-    card = model.path / CARD
-    software = data.devices_and_software(plan.family)
-    closing = told(model, plan, origin, software, rows, more)
-    card.write_text(card.read_text(encoding="utf-8") + closing, encoding="utf-8")
+    figures = model.figures
+    built = BuiltModel(
+        plan.name, str(place), tuple(record.name for record in model.manifest.devices), len(table.time_ns),
+        None if figures is None or figures.runtime is None else figures.runtime.mape.value,
+        sum(file.stat().st_size for file in place.iterdir()),
+    )  # fmt: skip
+    return built, _misses(table) if plan.says_misses else []
 
 
 def _misses(table: Table) -> list[pl.DataFrame]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kerncast.torch.observing import observe
     from kerncast.torch.reporting import report
     from kerncast.torch.shapes import shapes_of
+    from kerncast.torch.validating import validate
 
 _HOMES = {
     "choices": "kerncast.torch.enabling",
@@ -20,8 +21,7 @@ _HOMES = {
     "observe": "kerncast.torch.observing",
     "report": "kerncast.torch.reporting",
     "shapes_of": "kerncast.torch.shapes",
-    # It shows its progress, so it stands with the other public functions.
-    "validate": "kerncast.app.api.validate",
+    "validate": "kerncast.torch.validating",
 }
 
 __all__ = ["choices", "enable", "observe", "report", "shapes_of", "validate"]

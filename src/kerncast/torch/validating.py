@@ -12,21 +12,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
 
 from kerncast.answering.measure import Timed, measure_top
+from kerncast.core.io.arguments import Help, assignment_texts
+from kerncast.core.io.atomic import write_bytes
 from kerncast.core.io.terminal import assignments, known
 from kerncast.core.op import Config
 from kerncast.core.progress import QUIET, Progress
-from kerncast.errors import InvalidValue, KerncastError
+from kerncast.errors import InvalidValue, KerncastError, NotFound
+from kerncast.library.problems import parse_vary, problem_set
 from kerncast.measuring.backends import backend_that_runs
 from kerncast.measuring.sweeping.selection import offered
 from kerncast.models.model import Model
 from kerncast.torch.chooser import ChoicePolicy, Chooser, in_range, in_words
-from kerncast.torch.enabling import active_here, choices
+from kerncast.torch.enabling import active_here, choices, models_of
 from kerncast.torch.hooks import SETTING, has_setting
 from kerncast.torch.reporting import ABSTAINED, Decision
 from kerncast.torch.shape_tracing import arguments
+from kerncast.torch.shapes import example_of
 from kerncast.torch.validation import Mode, ValidatedProduct, Validation
 
 BACKENDS = "CPP,ATEN,TRITON"
@@ -157,31 +163,82 @@ SECONDS_PER_PRODUCT = 2.0
 
 
 def validate(
-    model: Model,
-    problems: Iterable[Mapping[str, Any]] = (),
-    example: tuple[Any, Any] | None = None,
+    model: Annotated[Model | str | Path, Help(metavar="MODEL", names="model_folders")],
     *,
-    top_k: int = 1,
-    sample: int = 0,
-    exhaustive: int = 0,
-    any_software: bool = False,
-    seconds: float = SECONDS_PER_PRODUCT,
-    rounds: int = 20,
-    seed: int = 0,
+    model_file: Annotated[
+        str | None,
+        Help(
+            "A network to compile in each way and run in turns. Its products are measured, too.", metavar="FILE.py[:FUNCTION]"
+        ),
+    ] = None,
+    shapes: Annotated[
+        str | Sequence[Mapping[str, Any]] | None,
+        Help("Products to measure: a problem set as for `kerncast collect`, or a file.", metavar="SPEC", several=False),
+    ] = None,
+    vary: Annotated[
+        Mapping[str, Any] | Sequence[str] | None,
+        Help("With `shapes`, one more axis: threads=1,2. May be repeated.", metavar="NAME=VALUES"),
+    ] = None,
+    threads: Annotated[int | None, Help("Threads that torch may use. [default: as torch decides]", least=1)] = None,
+    top_k: Annotated[int, Help("Kernels that are left for Inductor to time.", least=1)] = 1,
+    sample: Annotated[
+        int, Help("Other configs of each product to measure, to see how far the choice is from the best.", least=0)
+    ] = 0,
+    exhaustive: Annotated[
+        int,
+        Help("With `model_file`, also compile with a max-autotune of N kernels a product; takes long.", metavar="N", least=0),
+    ] = 0,
+    any_software: Annotated[bool, Help("Use the model although torch or the compiler is not that of its data.")] = False,
+    picture: Annotated[str | Path | None, Help("With `model_file`: speed against compile time.", metavar="FILE.svg")] = None,
+    store: Annotated[
+        str | Path | None, Help("The store of MODEL. [default: KERNCAST_STORE, else the user's]", metavar="DIR")
+    ] = None,
+    seed: Annotated[int, Help(least=0)] = 0,
     progress: Progress = QUIET,
 ) -> Validation:
-    """Measure what the model chooses, what max-autotune would, and `sample` other configs, on each problem.
+    """Measure what a model chooses and what max-autotune would: for the products of `shapes`, or for those of a network.
 
-    With `example`, a model and its inputs, it is also compiled and run: with stock settings, with max-autotune and with
-    choosing; with `exhaustive`, with a max-autotune of that many kernels per product, too.
+    `model_file` is `FILE.py[:function]`; the function returns a module and its inputs, which are compiled in each way and run
+    in turns. `picture` is written as SVG.
     """
-    chooser = Chooser(model, ChoicePolicy(top_k, any_software))
-    listed = list(problems)
-    if not listed and example is None:
-        raise InvalidValue("there is nothing to validate: give a model file or shapes")
-    products = list(_products(chooser, listed, sample, seconds, seed, progress))
-    modes = () if example is None else compare_modes(model, *example, chooser.policy, exhaustive, rounds, progress=progress)
-    return Validation(str(model.path), model.device.name, chooser.digest, tuple(products), tuple(modes))
+    if find_spec("torch") is None:
+        raise NotFound.package("validating", "torch", "torch")
+    if (model_file is None) == (shapes is None):
+        raise InvalidValue("give either `model_file` or `shapes`")
+    if model_file is None and (exhaustive or picture is not None or threads is not None):
+        raise InvalidValue("`exhaustive`, `picture` and `threads` are for `model_file`: leave them out")
+    if model_file is not None and vary:
+        raise InvalidValue("`vary` is for `shapes`: leave it out")
+    torch, (loaded,) = import_module("torch"), models_of(model, store)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    example = None if model_file is None else example_of(model_file)
+    problems = _products_of(loaded, example) if example is not None else _given(loaded, shapes, vary, seed)
+    chooser = Chooser(loaded, ChoicePolicy(top_k, any_software))
+    products = tuple(_products(chooser, problems, sample, SECONDS_PER_PRODUCT, seed, progress))
+    modes = () if example is None else compare_modes(loaded, *example, chooser.policy, exhaustive, progress=progress)
+    found = Validation(str(loaded.path), loaded.device.name, chooser.digest, products, tuple(modes))
+    if picture is not None:
+        write_bytes(Path(picture), found.picture().encode())
+    return found
+
+
+def _products_of(model: Model, example: tuple[Any, Any]) -> list[dict[str, Any]]:
+    """The products of a network, on as many threads as torch has. On a CPU, Inductor packs weights whatever their layout is."""
+    from kerncast.torch.shapes import shapes_of
+
+    if "threads" not in model.family.environment.parameters:
+        return [dict(item) for item in shapes_of(*example)]
+    packed = {"layout": "rcr", "ldb": None, "threads": import_module("torch").get_num_threads()}
+    found = [{**item, **packed} for item in shapes_of(*example) if item.get("batch", 1) == 1]
+    return [{name: value for name, value in item.items() if value is not None} for item in found]
+
+
+def _given(model: Model, shapes: Any, vary: Any, seed: int) -> list[dict[str, Any]]:
+    if not isinstance(shapes, str):
+        return [dict(item) for item in shapes]
+    frame = problem_set(model.family, [shapes], parse_vary(model.family, assignment_texts(vary)), seed=seed)
+    return [{name: value for name, value in row.items() if value is not None} for row in frame.iter_rows(named=True)]
 
 
 def _products(

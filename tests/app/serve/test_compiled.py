@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from kerncast.app.serve.background import BackgroundBuilder, ShippedCode
+from kerncast.app.serve.sources import Sources
 from kerncast.library import devices
 from kerncast.models import trust
 from kerncast.models.model import Model
@@ -27,9 +27,9 @@ def test_compiled_code_takes_over_with_the_same_answers(slim, monkeypatch, tmp_p
     """To the last bit, and refusals in the words of Python."""
     monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     ready = threading.Event()
-    builder = BackgroundBuilder()
-    builder.changed = lambda path: ready.set()
-    ask = ShippedCode(builder).ask
+    sources = Sources(None)
+    sources.builder.changed = lambda path: ready.set()
+    ask = sources.ask
     asked = problems(slim, (32, 320, 2016, 64_000))
     wanted = slim.predict(asked, device="wormhole_b0")
     assert ask(slim, asked, "wormhole_b0") == wanted
@@ -53,9 +53,9 @@ def test_python_goes_on_answering_where_compiled_code_cannot(slim, why, monkeypa
         monkeypatch.setattr(trust, "refusal", lambda model: "nobody knows where it is from")
         monkeypatch.setattr(loading, "compiled", pytest.fail)
     device = devices.get("wormhole_b0") if why == "a profile" else "wormhole_b0"
-    builder = BackgroundBuilder()
-    compiled, asked = ShippedCode(builder), problems(slim, (32, 320))
-    first = compiled.ask(slim, asked, device)
+    sources, asked = Sources(None), problems(slim, (32, 320))
+    builder = sources.builder
+    first = sources.ask(slim, asked, device)
     assert (builder._thread is not None) == (why == "no compiler")
     builder.wait(slim.path)
-    assert compiled.ask(slim, asked, device) == first == slim.predict(asked, device=device)
+    assert sources.ask(slim, asked, device) == first == slim.predict(asked, device=device)

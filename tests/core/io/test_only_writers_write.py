@@ -92,7 +92,7 @@ def test_every_file_that_writes_a_text_is_known():
         "regenerating/shipping.py",  # MODEL_CARD.md, continued, and NOTICE: tests/regenerating/test_shipping.py
         "native/tiers/portfolio.py",  # labels, one per line: tests/answering/test_labels.py
         "answering/exporters/project.py",  # C, C++, CMake: tests/answering/exporters/test_hostile_text.py
-        "app/api/validate.py",  # SVG: tests/torch/test_validating.py
+        "torch/validating.py",  # SVG: tests/torch/test_validating.py
         "answering/exporters/autoheuristic.py",  # Python: tests/answering/exporters/test_inductor_files.py
         "native/build.py",  # the same C
         "measuring/backends/cpu/build.py",  # JSON

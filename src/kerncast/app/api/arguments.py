@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from kerncast.answering import compiled as compiled
-from kerncast.core.io.arguments import Help, listed, texts
+from kerncast.core.io.arguments import Help, comma_list, listed, texts
 from kerncast.core.op import Family
 from kerncast.data.dataset import Dataset
 from kerncast.data.tables import Frame
@@ -95,27 +95,15 @@ def problems_described(given: Problems) -> str:
     return " ".join([*said, f"{single} given by their parameters"] if single else said)
 
 
-def assignments(given: Mapping[str, Any] | Sequence[str] | str | None) -> tuple[str, ...]:
-    """`{"dtype": ["fp32", "fp64"], "layout": "all"}` as texts `dtype=fp32,fp64` and `layout=all`; texts stay as they are."""
-    if not isinstance(given, Mapping):
-        return texts(given)
-    return tuple(f"{name}={_listed(values)}" for name, values in given.items())
-
-
 def with_preset(preset: Mapping[str, Any], given: tuple[str, ...]) -> tuple[str, ...]:
     """The assignments, and those that an alias of the op makes; one that contradicts the alias is refused."""
-    own = {name: f"{name}={_listed(value)}" for name, value in preset.items()}
+    own = {name: f"{name}={comma_list(value)}" for name, value in preset.items()}
     for text in given:
         name = text.partition("=")[0].strip()
         if name in own and text.replace(" ", "") != own[name]:
             raise InvalidValue(f"the op's name means {own[name]}, which contradicts {text}: leave one of them out")
         own.pop(name, None)
     return (*given, *own.values())
-
-
-def _listed(values: Any) -> str:
-    several = [values] if isinstance(values, str | int | bool) else list(values)
-    return ",".join(str(value).lower() if isinstance(value, bool) else str(value) for value in several)
 
 
 ModelOf: TypeAlias = Annotated[Model | str | Path, Help(metavar="MODEL", names="models")]

@@ -13,7 +13,6 @@ from kerncast.app.api.arguments import (
     FamilyOf,
     MaxFlops,
     Problems,
-    assignments,
     connected,
     place_of,
     problem_texts,
@@ -22,7 +21,7 @@ from kerncast.app.api.arguments import (
 )
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
-from kerncast.core.io.arguments import Help
+from kerncast.core.io.arguments import Help, assignment_texts
 from kerncast.core.op import Family
 from kerncast.core.progress import Progress, Stop
 from kerncast.data.dataset import Dataset
@@ -161,7 +160,7 @@ def sweep(
     """
     found, preset = (family, {}) if isinstance(family, Family) else family_with_preset(family)
     profile = device if isinstance(device, Device) else profiles.get(device)
-    axes = (*with_preset(preset, assignments(vary)), *_input_grids(found, x, y))
+    axes = (*with_preset(preset, assignment_texts(vary)), *_input_grids(found, x, y))
     specs = problem_texts(problems)
     opened = open_sweep(
         found, profile, specs, parse_vary(found, axes), parse_selection(found, configs), seed=seed,
@@ -287,7 +286,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
 
     asked: dict[str, Any] = {
         "vectors": source, "problems": specs,
-        "vary": assignments(vary) if source is not None else with_preset(preset, assignments(vary)),
+        "vary": assignment_texts(vary) if source is not None else with_preset(preset, assignment_texts(vary)),
         "configs": configs, "max_flops": max_flops, "seed": seed,
         "max_vectors": None if extent.active else extent.max_vectors,
     }  # fmt: skip

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
 
-from kerncast.app.api.arguments import Data, Datasets, StoreOf, assignments, store_of
+from kerncast.app.api.arguments import Data, Datasets, StoreOf, store_of
 from kerncast.app.api.read import paths_of
 from kerncast.app.api.showing import Wanted, shown
-from kerncast.core.io.arguments import Help
+from kerncast.core.io.arguments import Help, assignment_texts
 from kerncast.core.progress import never
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.compare import LIMITS, Limits
@@ -77,7 +77,7 @@ def rerun(
     `out`. If it is killed, the same call continues with the current step. With `dry_run` nothing is written, and the result
     says what would be measured and compared.
     """
-    wanted = routine if isinstance(routine, Routine) else load(str(routine), assignments(changes))
+    wanted = routine if isinstance(routine, Routine) else load(str(routine), assignment_texts(changes))
     opened = store_of(store)
     if dry_run:
         return plan(wanted, opened)

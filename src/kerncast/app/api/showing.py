@@ -1,7 +1,8 @@
 """Progress as people see it: a bar or a live panel on a terminal, plain lines elsewhere, one moving line in a notebook.
 
 `shown` turns what a caller passes as `progress` into the `Progress` that every stage is given. What is printed for people goes
-through `echo`, line by line: nothing else here or in the command line writes to a terminal."""
+through `echo`, line by line: nothing else here or in the command line writes to a terminal.
+"""
 
 from __future__ import annotations
 
@@ -119,23 +120,13 @@ def shown(progress: Wanted = "auto", *, plain: bool = False, what: str = "") -> 
     """Show the work inside: with `plain`, in lines where there is no terminal; `what` is shown before the first stage."""
     if isinstance(progress, Progress):
         yield progress
-        return
-    show = _chosen(progress, plain, what)
-    if show is None:
+    elif progress is None or progress is False:
         yield QUIET
-        return
-    with show:
-        yield show
-
-
-def _chosen(progress: Literal["auto"] | bool | None, plain: bool, what: str) -> Account | None:
-    if progress is None or progress is False:
-        return None
-    if in_notebook():
-        return NotebookShow(what)
-    if sys.stderr.isatty():
-        return TerminalShow(what)
-    return LineShow(what) if plain or progress is True else SparseShow(what)
+    else:
+        elsewhere = LineShow if plain or progress is True else SparseShow
+        kind = NotebookShow if in_notebook() else TerminalShow if sys.stderr.isatty() else elsewhere
+        with kind(what) as show:
+            yield show
 
 
 def in_notebook() -> bool:
@@ -162,10 +153,20 @@ class Account(Progress):
         self._forget()
 
     def __enter__(self) -> Self:
+        self.begin()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        return
+        self.end(whole=error is None)
+
+    def begin(self) -> None:
+        """The work begins."""
+
+    def end(self, whole: bool) -> None:
+        """It has ended, early if it is not `whole`."""
+
+    def changed(self, what: str) -> None:
+        """Something was reported, by a call of `stage`, `step`, `expect`, `guess` or `tick`: it may be drawn."""
 
     def _forget(self) -> None:
         self.statuses: Counter[str] = Counter()
@@ -185,6 +186,7 @@ class Account(Progress):
             self.entered = time.monotonic()
             self._forget()
             self._reach((number - 1) / of)
+            self.changed("stage")
 
     def step(self, what: str, done: int = 0, of: int | None = None) -> None:
         """Record how much of that part is done."""
@@ -192,6 +194,7 @@ class Account(Progress):
             self.steps, self.counting = (what, done, of), False
             if of:
                 self._reach(min((self.number - 1 + min(1.0, done / of)) / self.of, 0.999))
+            self.changed("step")
 
     def _reach(self, share: float) -> None:
         self.share = max(self.share, share)
@@ -203,11 +206,13 @@ class Account(Progress):
         with self.lock:
             self.what, self.total, self.counting, self.pace = what, total, True, self.pace.next()
             self.statuses.clear()
+            self.changed("expect")
 
     def guess(self, seconds: float) -> None:
         """Set an estimate, shown as `about` until something is measured."""
         with self.lock:
             self.pace.guessed = seconds
+            self.changed("guess")
 
     def result(self, status: str, **facts: Unpack[Facts]) -> None:
         """Count one more with its final status."""
@@ -228,6 +233,7 @@ class Account(Progress):
         with self.lock:
             if self.counting and time.monotonic() - self.pace.points[-1][0] >= LIVE_SECONDS:
                 self.pace.add(self.statuses.total())
+            self.changed("tick")
 
     # -- how it is worded ----------------------------------------------------------------------------------
 
@@ -278,11 +284,10 @@ class LineShow(Account):
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="progress", daemon=True)
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
         self._beating.start()
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def end(self, whole: bool) -> None:
         self._ended.set()
         self._beating.join()
 
@@ -304,20 +309,14 @@ class LineShow(Account):
             return super().line()
         return f"{super().line()} ({clock(time.monotonic() - self.entered)} so far)"
 
-    def stage(self, name: str, number: int = 1, of: int = 1) -> None:
-        with self.lock:
-            super().stage(name, number, of)
+    def changed(self, what: str) -> None:
+        if what == "stage":
             self.printed = time.monotonic()
             # A stage that an earlier run finished is only named.
-            echo(name if name.endswith("(done before)") else f"{name} ...", err=True)
-
-    def step(self, what: str, done: int = 0, of: int | None = None) -> None:
-        super().step(what, done, of)
-        self._print(PLAIN_STEP_SECONDS if of is None else PLAIN_SECONDS)
-
-    def tick(self) -> None:
-        super().tick()
-        if self.counting:
+            echo(self.name if self.name.endswith("(done before)") else f"{self.name} ...", err=True)
+        elif what == "step":
+            self._print(PLAIN_STEP_SECONDS if self.steps is not None and self.steps[2] is None else PLAIN_SECONDS)
+        elif what == "tick" and self.counting:
             self._print(PLAIN_SECONDS)
 
     def say(self, text: str) -> None:
@@ -339,15 +338,12 @@ class SparseShow(LineShow):
         if 0 <= self.began - ended <= PAUSE_SECONDS:
             self.printed = printed
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        super().__exit__(kind, error, trace)
+    def end(self, whole: bool) -> None:
+        super().end(whole)
         SparseShow._work = time.monotonic(), self.printed
 
-    def stage(self, name: str, number: int = 1, of: int = 1) -> None:
-        Account.stage(self, name, number, of)
-
-    def step(self, what: str, done: int = 0, of: int | None = None) -> None:
-        Account.step(self, what, done, of)
+    def changed(self, what: str) -> None:
+        return
 
     def say(self, text: str) -> None:
         return
@@ -361,10 +357,9 @@ class TerminalShow(Account):
         self.live: Any = None
         self.spinner: Any = None
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
         if self.name:
             self._start()
-        return self
 
     def _start(self) -> None:
         if self.live is not None:
@@ -382,21 +377,12 @@ class TerminalShow(Account):
         )
         self.live.start(refresh=True)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def end(self, whole: bool) -> None:
         if self.live is not None:
             self.live.stop()
 
-    def stage(self, name: str, number: int = 1, of: int = 1) -> None:
-        super().stage(name, number, of)
-        self._start()
-
-    def expect(self, what: str, total: int | None) -> None:
-        super().expect(what, total)
-        self._start()
-
-    def step(self, what: str, done: int = 0, of: int | None = None) -> None:
-        super().step(what, done, of)
-        if time.monotonic() - self.began > FLICKER_SECONDS:
+    def changed(self, what: str) -> None:
+        if what in ("stage", "expect") or (what == "step" and time.monotonic() - self.began > FLICKER_SECONDS):
             self._start()
 
     def say(self, text: str) -> None:
@@ -463,16 +449,6 @@ class TerminalShow(Account):
         )
 
 
-class _Plain:
-    """Text that a notebook shows as it is."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
-
-
 class NotebookShow(Account):
     """One line below the cell, updated in place; at the end it shows the time spent."""
 
@@ -481,40 +457,28 @@ class NotebookShow(Account):
         self.handle: Any = None
         self.updated = 0.0
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
         if self.name:
             self._write(self.line())
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def end(self, whole: bool) -> None:
         if self.handle is not None:
             spent = clock(time.monotonic() - self.began)
-            self._write(f"done in {spent}" if error is None else f"{self.name or 'work'}: stopped after {spent}")
+            self._write(f"done in {spent}" if whole else f"{self.name or 'work'}: stopped after {spent}")
 
     def _write(self, text: str) -> None:
         from IPython.display import display
 
-        self.updated, shown = time.monotonic(), _Plain(line(text))
+        # A notebook shows the representation of what it is given, and that of a text has quotes.
+        self.updated, shown = time.monotonic(), type("Line", (), {"__repr__": lambda _: line(text)})()
         if self.handle is None:
             self.handle = display(shown, display_id=True)
         else:
             self.handle.update(shown)
 
-    def _update(self) -> None:
-        if time.monotonic() - self.updated >= NOTEBOOK_SECONDS:
+    def changed(self, what: str) -> None:
+        if what == "stage" or (what in ("step", "tick") and time.monotonic() - self.updated >= NOTEBOOK_SECONDS):
             self._write(self.line())
-
-    def stage(self, name: str, number: int = 1, of: int = 1) -> None:
-        super().stage(name, number, of)
-        self._write(self.line())
-
-    def step(self, what: str, done: int = 0, of: int | None = None) -> None:
-        super().step(what, done, of)
-        self._update()
-
-    def tick(self) -> None:
-        super().tick()
-        self._update()
 
     def say(self, text: str) -> None:
         echo(f"kerncast: {text}", err=True)

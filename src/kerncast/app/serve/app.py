@@ -30,7 +30,7 @@ from kerncast.answering import routes
 from kerncast.answering.query import Query
 from kerncast.answering.routes import Address
 from kerncast.app.api.estimate import estimate
-from kerncast.app.serve.background import FIRST_PIECE, THREADS, HasLeft, Jobs, ShippedCode, in_thread, piece_after
+from kerncast.app.serve.background import FIRST_PIECE, THREADS, HasLeft, Jobs, in_thread, piece_after
 from kerncast.app.serve.explorer import explorer_routes
 from kerncast.app.serve.middleware import CONTENT_TYPE, Access, Counting, Metrics, read_body
 from kerncast.app.serve.schema import (
@@ -68,10 +68,10 @@ T = TypeVar("T")
 class QueryAnswers:
     """Answers from the sources as they are now."""
 
-    def __init__(self, sources: Sources, settings: Settings, jobs: Jobs, names: Names, compiled: ShippedCode) -> None:
+    def __init__(self, sources: Sources, settings: Settings, jobs: Jobs, names: Names) -> None:
         self._sources, self._settings, self._jobs, self._names = sources, settings, jobs, names
         self.version = sources.version
-        self._search = sources.finding(settings.software, settings.strict, compiled.ask)
+        self._search = sources.finding(settings.software, settings.strict)
         self._models: dict[Address, routes.Route] = {}
         """The models of the store and of paths that answer all questions with an address."""
         self._at_once = Query(self._models.__getitem__, selectors=sources.selector_at)
@@ -256,12 +256,11 @@ class Service:
         self.questions, self.choices = Jobs(self.metrics), Jobs(self.metrics)
         self._said = ""
         self.names = Names(sources)
-        self.compiled = ShippedCode(sources.builder, compile=sources.compile)
         sources.builder.changed = lambda path: self.answers.forget(path)
         self.answers = self._new_answers()
 
     def _new_answers(self) -> QueryAnswers:
-        return QueryAnswers(self.sources, self.settings, self.questions, self.names, self.compiled)
+        return QueryAnswers(self.sources, self.settings, self.questions, self.names)
 
     def close(self) -> None:
         """End what is being built."""

@@ -12,24 +12,17 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from kerncast.answering.query import selector_of
-from kerncast.answering.selector import Selector
 from kerncast.app.api.showing import Account
 from kerncast.app.serve.middleware import Metrics
 from kerncast.app.serve.schema import RequestRefused
-from kerncast.core.device import Device
-from kerncast.core.op import Problem
 from kerncast.core.progress import Progress
 from kerncast.errors import KerncastError
-from kerncast.models import trust
-from kerncast.models.answer import Answer, Tier
-from kerncast.models.model import Model
 
 LOG = logging.getLogger("kerncast.serving")
 # Steps of the jobs of one kind that run at the same time, and jobs of all kinds that run or wait.
@@ -43,10 +36,8 @@ END_SECONDS = 1.0
 T = TypeVar("T")
 HasLeft = Callable[[], Awaitable[bool]]
 """Whether the client that asked is gone."""
-Key = tuple[str, str]
-"""A model's digest, and the device that it answers for."""
-Make = Callable[[Progress], bool]
-"""Makes something, and says whether a model answers otherwise now."""
+Make = Callable[[Progress], None]
+"""Makes something, after which a model answers otherwise."""
 
 
 async def in_thread(work: Callable[[], T]) -> T:
@@ -111,18 +102,11 @@ class _Build(Account):
         self.path, self.model, self.make = path, name, make
         self.cancelled, self.ended = threading.Event(), threading.Event()
 
-    def stage(self, name: str, number: int = 1, of: int = 1) -> None:
-        self.tick()
-        super().stage(name, number, of)
-
-    def guess(self, seconds: float) -> None:
-        super().guess(seconds)
-        LOG.info("building %s: %s, left %s", self.model, self.name, self.remaining())
-
-    def tick(self) -> None:
+    def changed(self, what: str) -> None:
         if self.cancelled.is_set():
             raise _Stopped
-        super().tick()
+        if what == "guess":
+            LOG.info("building %s: %s, left %s", self.model, self.name, self.remaining())
 
     def as_json(self) -> dict[str, Any]:
         """For `GET /v1/models`."""
@@ -194,60 +178,13 @@ class BackgroundBuilder:
 
     def _make(self, build: _Build) -> None:
         LOG.info("%s is being built; Python answers meanwhile", build.model)
-        began, changed = time.monotonic(), True
+        began = time.monotonic()
         try:
             build.tick()
-            changed = build.make(build)
-            if changed:
-                LOG.info("%s is built, in %.1f s", build.model, time.monotonic() - began)
+            build.make(build)
+            LOG.info("%s is built, in %.1f s", build.model, time.monotonic() - began)
         except KerncastError as error:
             LOG.warning("%s is answered in Python: %s", build.model, error)
         except Exception:
             LOG.exception("%s is answered in Python: building it failed", build.model)
-        if changed:
-            self.changed(build.path)
-
-
-class ShippedCode:
-    """Compiled code for models that ship, for the devices that are asked about."""
-
-    def __init__(self, builder: BackgroundBuilder, *, compile: bool = True) -> None:
-        self._builder, self._compile = builder, compile
-        self._selectors: dict[Key, Selector | None] = {}
-        """None: Python answers, because the selector is being built, or because there will be none."""
-        self._starting = threading.Lock()
-
-    def ask(self, model: Model, problems: Sequence[Problem], device: Device | str) -> list[Answer]:
-        """As `Model.predict` with a device, and faster as soon as it can be."""
-        selector = self._selector(model, device) if self._compile and isinstance(device, str) else None
-        if selector is None:
-            return model.predict(problems, device=device)
-        answers = selector.select_many(problems, Tier.FULL)
-        refused = [place for place, answer in enumerate(answers) if not answer.ok]
-        if refused:  # by Python, in its own words
-            for place, answer in zip(refused, model.predict([problems[at] for at in refused], device=device), strict=True):
-                answers[place] = answer
-        return answers
-
-    def _selector(self, model: Model, device: str) -> Selector | None:
-        """The one of a model on a device; who asks first has it built."""
-        key = (model.trust_digest, device)
-        with self._starting:
-            if key not in self._selectors:
-                self._selectors[key] = None
-                if _may_be_compiled(model, device):
-                    name = f"{model.path.name} on {device}"
-                    self._builder.put(model.path, name, lambda progress: self._make(key, model, progress))
-            return self._selectors[key]
-
-    def _make(self, key: Key, model: Model, progress: Progress) -> bool:
-        selector = selector_of(model.on(key[1]), progress=progress)
-        if selector.is_compiled:  # otherwise there is no compiler, which was said at the start
-            self._selectors[key] = selector
-        return selector.is_compiled
-
-
-def _may_be_compiled(model: Model, device: str) -> bool:
-    """Whether compiled code can answer as Python does: on a device that was measured, for a model that is trusted."""
-    own = device in {record.name for record in model.manifest.devices}
-    return own and model.slim and model.recorded and trust.refusal(model) is None
+        self.changed(build.path)

@@ -19,7 +19,7 @@ from kerncast.app.serve.server import Settings
 from kerncast.core.io.arguments import cache_folder
 from kerncast.errors import InvalidValue, KerncastError, NotFound, quoted
 from kerncast.models import trust
-from kerncast.models.answer import Answered, StatusPlace
+from kerncast.models.answer import CHOOSING, Answered, StatusPlace
 from kerncast.models.store.entry import folder as shipped_folder
 from kerncast.version import __version__
 
@@ -31,6 +31,10 @@ Body = TypeVar("Body")
 Name = Annotated[str, Meta(max_length=200)]
 Number = str | int | float | bool | None
 Problem = dict[str, Number]
+if TYPE_CHECKING:
+    Choosing = str
+else:
+    Choosing = Literal[tuple(map(str, CHOOSING))]
 Count = Annotated[int, Meta(ge=1, le=2**53)]
 # The best configs of one problem; there are seldom more candidates.
 MOST_RANKED = 1000
@@ -56,7 +60,7 @@ class SelectRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     family: Annotated[Name | None, Meta(description="Which family, if there are models of several.")] = None
     device: Annotated[Name | None, Meta(description="Which device, if there are models of several.")] = None
     software: Annotated[Name | None, Meta(description="vllm (the newest there is), vllm==0.24.0, a commit.")] = None
-    tier: Annotated[Literal["tree", "portfolio", "full"] | None, Meta(description="Where to look.")] = None
+    tier: Annotated[Choosing | None, Meta(description="Where to look.")] = None
     top: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_RANKED)] | None,
         Meta(description="Give the best configs of each problem instead of one, as a list."),

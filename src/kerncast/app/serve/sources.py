@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from kerncast.answering.prediction import Ask
 from kerncast.answering.query import selector_of
 from kerncast.answering.routes import Address, Find, Route, among, asking_for, in_store
 from kerncast.answering.selector import Selector
@@ -25,14 +24,15 @@ from kerncast.app.api.read import open as open_path
 from kerncast.app.serve.background import FIRST_PIECE, PIECE_SECONDS, BackgroundBuilder, piece_after
 from kerncast.app.serve.schema import Problem, SelectRequest, whole
 from kerncast.app.serve.server import Settings
-from kerncast.core.op import Problem as Asked
+from kerncast.core.device import Device
+from kerncast.core.op import Problem as Checked
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.data.dataset import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound, quoted
 from kerncast.measuring.backends.cpu.build import find_compiler
 from kerncast.models import trust
-from kerncast.models.answer import CHOOSING, Tier
+from kerncast.models.answer import CHOOSING, Answer, Tier
 from kerncast.models.limits.envelope import completed
 from kerncast.models.manifest import MANIFEST as MODEL
 from kerncast.models.model import Model
@@ -196,6 +196,25 @@ class Sources:
                     contents.selectors[key] = self._first_selector(contents, key, bound)
         return contents.selectors[key]
 
+    def ask(self, model: Model, problems: Sequence[Checked], device: Device | str) -> list[Answer]:
+        """As `Model.predict` for a model that ships, and faster once it is compiled for the device: who asks first begins that.
+
+        Compiled code answers as Python does on a device that was measured, for a model that is trusted.
+        """
+        named = device if device in {record.name for record in model.manifest.devices} else None
+        if named is None or not (self.compile and model.slim and model.recorded) or trust.refusal(model) is not None:
+            return model.predict(problems, device=device)
+        self._contents.loaded.setdefault(model.path, model)
+        selector = self.selector_at(model.path, str(named))
+        if not selector.is_compiled:
+            return model.predict(problems, device=device)
+        answers = selector.select_many(problems, Tier.FULL)
+        refused = [place for place, answer in enumerate(answers) if not answer.ok]
+        if refused:  # by Python, in its own words
+            for place, answer in zip(refused, model.predict([problems[at] for at in refused], device=device), strict=True):
+                answers[place] = answer
+        return answers
+
     def is_quick(self, path: Path, device: str | None) -> bool:
         """Whether the model at a path is compiled and chooses among few configs: it answers in microseconds."""
         selector = self._contents.selectors.get((path, device, True))
@@ -208,7 +227,7 @@ class Sources:
             return self._selector(model, quick, QUIET)  # at once: there is nothing to wait for
         interim = InterimSelector(model, BUILDING if builds else "")
 
-        def make(progress: Progress) -> bool:
+        def make(progress: Progress) -> None:
             try:
                 interim.built = self._selector(model, quick, progress)
             except Exception:
@@ -218,7 +237,6 @@ class Sources:
                 for each in (contents, self._contents):
                     if each.selectors.get(key) is interim:
                         each.selectors[key] = interim.built
-            return True
 
         name = next((item.id for item in contents.models.values() if item.entry.path == path), path.name)
         self.builder.put(path, name if device is None else f"{name} on {device}", make)
@@ -241,16 +259,25 @@ class Sources:
         """The store; if none is served, one without models, in the place of the user's own."""
         return self.store or Store(Path(os.devnull))
 
-    def finding(self, software: str | None = None, strict: bool = False, ask: Ask | None = None) -> Find:
-        """Which model answers a request: one that was named by path, else what the store and the package have.
-
-        `ask` asks a model that ships, if not `Model.predict`.
-        """
+    def finding(self, software: str | None = None, strict: bool = False) -> Find:
+        """Which model answers a request: one that was named by path, else what the store and the package have."""
         given = [self.model(item.id) for item in self.models() if item.origin == "path"]
-        find = among(given, strict) if given else in_store(self.store_or_none, strict, ask)
-        if self.store is not None and given:
-            find = _either(find, in_store(self.store, strict, ask))
-        return _by_name(find if software is None else asking_for(software, find))
+        finds = [among(given, strict)] if given else []
+        if self.store is not None or not given:
+            finds.append(in_store(self.store_or_none, strict, self.ask))
+        if software is not None:
+            finds = [asking_for(software, find) for find in finds]
+
+        def find(asked: Address) -> Route:
+            check_device(asked.device)
+            try:
+                return finds[0](asked)
+            except NotFound:
+                if len(finds) == 1:
+                    raise
+                return finds[1](asked)
+
+        return find
 
     # -- changes ----------------------------------------------------------------------------------------
 
@@ -332,32 +359,6 @@ def check_device(device: str | None) -> None:
         raise InvalidValue(f"a request names its device, got '{quoted(device, 80)}': `kerncast list device` lists the names")
 
 
-def _by_name(find: Find) -> Find:
-    """Find models for devices that are named."""
-
-    def checked(asked: Address) -> Route:
-        check_device(asked.device)
-        return find(asked)
-
-    return checked
-
-
-def _either(first: Find, second: Find) -> Find:
-    """Ask the second where the first finds no model."""
-
-    def find(asked: Address) -> Route:
-        try:
-            return first(asked)
-        except NotFound:
-            return second(asked)
-
-    return find
-
-
-# The tiers that are built before they are asked; the others are ready as soon as the model is.
-QUICK = (Tier.TREE, Tier.PORTFOLIO)
-
-
 def choose(sources: Sources, asked: SelectRequest, settings: Settings) -> Iterator[Any]:
     """The answers as JSON values: an object for a problem, a list for a list, lists of objects with `top`.
 
@@ -367,17 +368,21 @@ def choose(sources: Sources, asked: SelectRequest, settings: Settings) -> Iterat
     listed, began = isinstance(asked.problem, list), time.perf_counter()
     problems: list[Problem] = asked.problem if isinstance(asked.problem, list) else [asked.problem]
     answers: list[Any] = [None] * len(problems)
-    checked: list[Asked] = []
+    checked: list[Checked] = []
     parts: dict[int, tuple[Selector, list[int]]] = {}
     for place, problem in enumerate(problems):
         try:
-            entry = _entry(sources, asked, problem, settings)
-            # Before anything is compiled, which may take a minute.
-            checked.append(_checked(sources.model_at(entry.path), problem))
+            given = {name: whole(value) for name, value in problem.items() if value is not None}
+            entry = _entry(sources, asked, given, settings)
+            model = sources.model_at(entry.path)
+            # Before anything is compiled, which may take a minute. What the model saw one value of only may be left out.
+            checked.append(model.problem(completed(model, given)))
             device = asked.device if len(entry.record.devices) > 1 else None
-            selector = sources.selector_at(entry.path, device, quick=asked.tier in QUICK)
+            selector = sources.selector_at(entry.path, device, quick=asked.tier not in (None, Tier.FULL))
         except (InvalidValue, NotFound) as error:
-            raise _at(error, place, len(problems)) from error
+            raise type(error)(
+                f"problem {place + 1} of {len(problems)}: {error}" if len(problems) > 1 else str(error)
+            ) from error
         parts.setdefault(id(selector), (selector, []))[1].append(place)
         if time.perf_counter() - began > PIECE_SECONDS:
             yield None
@@ -388,59 +393,43 @@ def choose(sources: Sources, asked: SelectRequest, settings: Settings) -> Iterat
             piece, began = places[done : done + size], time.perf_counter()
             if isinstance(selector, InterimSelector) and selector.built is not None:
                 selector = selector.built
-            for place, answer in zip(piece, _answers(selector, asked, [checked[at] for at in piece]), strict=True):
-                answers[place] = answer
+            part = [checked[at] for at in piece]
+            if asked.top is None:
+                values: list[Any] = [answer.as_json() for answer in selector.select_many(part, asked.tier)]
+            else:
+                rankings = selector.rank_many(part, asked.top, asked.tier)
+                values = [[answer.as_json() for answer in ranking] for ranking in rankings]
+            for place, value in zip(piece, values, strict=True):
+                answers[place] = value
             done, size = done + size, piece_after(size, time.perf_counter() - began)
             yield None
     yield answers if listed else answers[0]
 
 
-def _checked(model: Model, problem: Problem) -> Asked:
-    """The problem as the model takes it; what it saw one value of only may be left out."""
-    return model.problem(completed(model, _given(problem)))
-
-
-def _answers(selector: Selector, asked: SelectRequest, checked: list[Asked]) -> list[Any]:
-    if asked.top is None:
-        return [answer.as_json() for answer in selector.select_many(checked, asked.tier)]
-    return [[answer.as_json() for answer in ranking] for ranking in selector.rank_many(checked, asked.top, asked.tier)]
-
-
-def _entry(sources: Sources, asked: SelectRequest, problem: Problem, settings: Settings) -> Entry:
+def _entry(sources: Sources, asked: SelectRequest, problem: dict[str, Any], settings: Settings) -> Entry:
     """The model that is named, or that covers the problem."""
     if asked.model is not None:
         entry = sources.listed(asked.model).entry
     elif asked.op is None:
         raise InvalidValue("a request names its `model` (see /v1/models) or its `op`, and this one has neither: add one")
     else:
-        entry = _found(sources, asked, problem, settings)
+        entry = _covering(sources, asked.op, asked, problem, settings)
     if len(entry.record.devices) > 1 and asked.device is None:
         raise InvalidValue(f"the model is of {', '.join(entry.record.devices)}: name the `device` to choose for")
     return entry
 
 
-def _found(sources: Sources, asked: SelectRequest, problem: Problem, settings: Settings) -> Entry:
-    assert asked.op is not None
-    meant = (asked.op, asked.family, asked.device)
+def _covering(sources: Sources, op: str, asked: SelectRequest, problem: dict[str, Any], settings: Settings) -> Entry:
     for item in (item for item in sources.models() if item.origin == "path"):
         record = item.entry.record
-        if is_meant(meant, record.op, record.family, record.devices):
+        if is_meant((op, asked.family, asked.device), record.op, record.family, record.devices):
             return item.entry
     software = asked.software or settings.software
-    group = only_group(asked.op, asked.family, asked.device, software, strict=settings.strict, store=sources.store_or_none)
+    group = only_group(op, asked.family, asked.device, software, strict=settings.strict, store=sources.store_or_none)
     if group.entries[0].shipped:
         # They are in the order in which `query` asks them, and none was named by the user.
-        return group.nearest(_given(problem))
+        return group.nearest(problem)
     try:
-        return group.only(_given(problem))
+        return group.only(problem)
     except InvalidValue as error:
         raise InvalidValue(str(error).replace("`name`", "`model`")) from error
-
-
-def _given(problem: Problem) -> dict[str, Any]:
-    """The parameters that have a value."""
-    return {name: whole(value) for name, value in problem.items() if value is not None}
-
-
-def _at(error: Exception, place: int, count: int) -> Exception:
-    return type(error)(f"problem {place + 1} of {count}: {error}" if count > 1 else str(error))

@@ -204,3 +204,16 @@ class Help:
     """Whether the command line must have it, although the function does not need it."""
     names: str | None = None
     """What the value names: the shell completes it, and `model` is looked up in the store."""
+
+
+def assignment_texts(given: Mapping[str, Any] | Sequence[str] | str | None) -> tuple[str, ...]:
+    """`{"dtype": ["fp32", "fp64"], "layout": "all"}` as texts `dtype=fp32,fp64` and `layout=all`; texts stay as they are."""
+    if not isinstance(given, Mapping):
+        return texts(given)
+    return tuple(f"{name}={comma_list(values)}" for name, values in given.items())
+
+
+def comma_list(values: Any) -> str:
+    """`fp32,fp64`: one value or several, as the command line has them."""
+    several = [values] if isinstance(values, str | int | bool) else list(values)
+    return ",".join(str(value).lower() if isinstance(value, bool) else str(value) for value in several)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import kerncast
@@ -56,58 +56,48 @@ def list_verb(
     """
     if what != "family" and (problem or device is not None):
         raise InvalidValue("--device and a problem are for a family: kerncast list family gemm/triton --device a100")
-    if name is None:
-        if device is not None:
-            raise InvalidValue("--device needs the name of a family: kerncast list family gemm/triton --device a100")
-        _list(what, as_json)
-    elif what == "op":
-        _show_op(OPS.get(name), as_json)
-    elif what == "family":
-        _show_family(family_named(name), problem, device, as_json)
-    else:
-        _show_device(devices.get(name), as_json)
-
-
-def _list(what: str, as_json: bool) -> None:
-    described: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        "op": lambda: [_described_op(op) for op in OPS],
-        "family": lambda: [_described_family(family) for family in FAMILIES],
-        "device": lambda: [_described_device(device) for device in (*devices.profiles().values(), devices.local())],
-    }
-    items = described[what]()
+    if name is None and device is not None:
+        raise InvalidValue("--device needs the name of a family: kerncast list family gemm/triton --device a100")
+    if name is not None:
+        show = {"op": lambda: _show_op(OPS.get(name), as_json), "device": lambda: _show_device(devices.get(name), as_json)}
+        show.get(what, lambda: _show_family(family_named(name), problem, device, as_json))()
+        return
+    known = [*devices.profiles().values(), devices.local()]
     if as_json:
-        print_json(items)
+        described: dict[str, Iterable[dict[str, Any]]] = {
+            "op": map(_described_op, OPS),
+            "family": map(_described_family, FAMILIES),
+            "device": map(_described_device, known),
+        }
+        print_json(list(described[what]))
     elif what == "op":
-        rows = [(o["op"], " ".join(p["name"] for p in o["parameters"]), " ".join(o["families"]), o["doc"]) for o in items]
+        ops = map(_described_op, OPS)
+        rows = [(o["op"], " ".join(p["name"] for p in o["parameters"]), " ".join(o["families"]), o["doc"]) for o in ops]
         table(("op", "parameters", "families", "what"), rows)
     elif what == "family":
         columns = ("family", "parameters", "raw configs", "constraints", "features", "what")
-        lines = [
+        cells = [
             (f["family"], len(f["parameters"]), f"{f['raw_configs']:,}", len(f["constraints"]), len(f["features"]), f["doc"])
-            for f in items
+            for f in map(_described_family, FAMILIES)
         ]
-        table(columns, lines, right=columns[1:5])
+        table(columns, cells, right=columns[1:5])
     else:
-        _list_devices()
+        heads = ("device", "kind", "architecture", "CUs", "MHz", "GB/s", "peak TFLOPS", "what")
+        table(heads, [_device_cells(item) for item in known], right=heads[3:6])
 
 
-def parameters(space: Space) -> list[dict[str, Any]]:
+def _parameters(space: Space) -> list[dict[str, Any]]:
     """The declared parameters as plain values."""
     return [
         {
-            "name": name,
-            "values": parameter.describe(),
-            "default": parameter.usual_word or parameter.default,
-            "conditional": parameter.when is not None,
-            "codes": dict(parameter.codes) or None,
-            "doc": parameter.doc,
+            "name": name, "values": parameter.describe(), "default": parameter.usual_word or parameter.default,
+            "conditional": parameter.when is not None, "codes": dict(parameter.codes) or None, "doc": parameter.doc,
         }
         for name, parameter in space.parameters.items()
-    ]
+    ]  # fmt: skip
 
 
-def show_parameters(entries: list[dict[str, Any]], title: str) -> None:
-    """The table of parameters of an op or a family."""
+def _show_parameters(entries: list[dict[str, Any]], title: str) -> None:
     rows = [
         (item["name"], item["values"] + (" (where it applies)" if item["conditional"] else ""), item["default"], item["doc"])
         for item in entries
@@ -120,7 +110,7 @@ def _described_op(op: Op) -> dict[str, Any]:
     return {
         "op": op.name,
         "doc": op.doc,
-        "parameters": parameters(op.problem),
+        "parameters": _parameters(op.problem),
         "derived": list(op.derived),
         "split_group": list(op.split_group),
         "splits": {name: list(parameters) for name, parameters in op.splits.items()},
@@ -151,7 +141,7 @@ def _show_op(op: Op, as_json: bool) -> None:
         print_json(found_one)
         return
     echo(*f"{found_one['op']}: {found_one['doc']}".split("\n"), "")
-    show_parameters(found_one["parameters"], "problem")
+    _show_parameters(found_one["parameters"], "problem")
     echo("", f"folds group by: {', '.join(found_one['split_group'])}")
     for name, unseen in found_one["splits"].items():
         echo(f"--split {name}: {', '.join(unseen)} unseen")
@@ -170,8 +160,8 @@ def _described_family(family: Family) -> dict[str, Any]:
         "family": family.id,
         "op": family.op.name,
         "doc": family.doc,
-        "parameters": parameters(family.config),
-        "environment": parameters(family.environment),
+        "parameters": _parameters(family.config),
+        "environment": _parameters(family.environment),
         "constraints": [{"name": item.name, "sentence": item.sentence} for item in family.config.constraints],
         "raw_configs": math.prod(item.size for item in family.config.parameters.values()),
         "features": list(family.feature_program.outputs),
@@ -195,8 +185,8 @@ def _show_family(family: Family, problem: Sequence[str], device: str | None, as_
         print_json(found_one)
         return
     echo(*f"{found_one['family']}: {found_one['doc']}".split("\n"), "")
-    show_parameters(found_one["environment"], "environment") if found_one["environment"] else None
-    show_parameters(found_one["parameters"], "config") if found_one["parameters"] else echo("config: nothing to choose")
+    _show_parameters(found_one["environment"], "environment") if found_one["environment"] else None
+    _show_parameters(found_one["parameters"], "config") if found_one["parameters"] else echo("config: nothing to choose")
     if found_one["constraints"]:
         echo()
         table(("constraint", "rule"), [(item["name"], item["sentence"]) for item in found_one["constraints"]])
@@ -228,6 +218,13 @@ def _number(value: float | None) -> str:
     return "unknown" if value is None else f"{value:,.10g}"
 
 
+def _device_cells(device: Device) -> tuple[str, ...]:
+    numbers = (device.numbers.get(name) for name in ("num_cus", "max_clock_mhz", "memory_bandwidth_gb_s"))
+    peaks = " ".join(f"{key} {value:g}" for key, value in device.peak_tflops.items())
+    name = device.name + (" (this machine)" if device is devices.local() else "")
+    return (name, device.kind, device.architecture or "-", *map(_number, numbers), peaks or "unknown", device.title)
+
+
 def _show_device(device: Device, as_json: bool) -> None:
     if as_json:
         print_json(_described_device(device))
@@ -242,24 +239,6 @@ def _show_device(device: Device, as_json: bool) -> None:
         for key, value in device.peak_tflops.items()
     ]
     table(("number", "value", "what", "source"), rows, right=("value",))
-
-
-def _list_devices() -> None:
-    found = [*devices.profiles().values(), devices.local()]
-    listed = [
-        (
-            device.name + (" (this machine)" if device is devices.local() else ""),
-            device.kind,
-            device.architecture or "-",
-            _number(device.numbers.get("num_cus")),
-            _number(device.numbers.get("max_clock_mhz")),
-            _number(device.numbers.get("memory_bandwidth_gb_s")),
-            " ".join(f"{key} {value:g}" for key, value in device.peak_tflops.items()) or "unknown",
-            device.title,
-        )
-        for device in found
-    ]
-    table(("device", "kind", "architecture", "CUs", "MHz", "GB/s", "peak TFLOPS", "what"), listed, right=("CUs", "MHz", "GB/s"))
 
 
 @verb("doctor", doctor)

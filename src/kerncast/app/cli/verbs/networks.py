@@ -7,13 +7,13 @@ from typing import Annotated
 
 from kerncast.app.api.estimate import estimate
 from kerncast.app.api.showing import echo
-from kerncast.app.api.validate import validate
 from kerncast.app.cli.verb import Call, group, in_options, verb
 from kerncast.app.cli.views import Json, draw, print_json, steps, table
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.quoting import word
 from kerncast.torch.reporting import Report
 from kerncast.torch.shapes import example_of, shapes_of
+from kerncast.torch.validating import validate
 from kerncast.torch.validation import MODE_HEADERS, PRODUCT_HEADERS
 
 
