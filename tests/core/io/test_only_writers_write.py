@@ -90,7 +90,7 @@ def test_every_file_that_writes_a_text_is_known():
     known = {
         "training/train.py",  # MODEL_CARD.md: tests/answering/exporters/test_hostile_text.py
         "regenerating/shipping.py",  # MODEL_CARD.md, continued, and NOTICE: tests/regenerating/test_shipping.py
-        "native/tiers/portfolio.py",  # labels, one per line: tests/answering/test_labels.py
+        "native/tiers/smallest_set.py",  # labels, one per line: tests/answering/test_labels.py
         "answering/exporters/project.py",  # C, C++, CMake: tests/answering/exporters/test_hostile_text.py
         "torch/validating.py",  # SVG: tests/torch/test_validating.py
         "answering/exporters/autoheuristic.py",  # Python: tests/answering/exporters/test_inductor_files.py
@@ -99,7 +99,7 @@ def test_every_file_that_writes_a_text_is_known():
         "answering/measure.py",  # JSON
         "evaluating/report/page.py",  # HTML: tests/evaluating/test_report.py
         "learning/learners/gbdt.py",  # LightGBM's own text, compressed
-        "training/ck_forests.py",  # LightGBM's own text, compressed
+        "training/warm_start.py",  # LightGBM's own text, compressed
         "measuring/sweeping/files.py",  # JSON, line by line
         "measuring/backends/command/__init__.py",  # JSON
         "measuring/backends/opencl/__init__.py",  # the path of a driver, for OpenCL's loader
