@@ -34,7 +34,7 @@ TOY_PROBLEM, TOY_CONFIG = Space("toy", "p", TOY), Space("toy/own", "c", TOY)
 def header(folder):
     """Write the stand-in header of an artefact, with the statuses and tiers that artefacts have; return its text."""
     text = (HERE / "query_artefact.h.in").read_text()
-    text = text.replace("@ENUMERATIONS@", enumerations("kerncast"))
+    text = text.replace("@ENUMERATIONS@", enumerations("kerncast", "kerncast_config config;"))
     (folder / "query_artefact.h").write_text(text)
     return text
 

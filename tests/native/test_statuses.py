@@ -9,7 +9,7 @@ from kerncast.native.header import enumerations
 
 def test_the_numbers_of_the_c_enumerators_are_pinned():
     """Programs that were built with an older header go on understanding newer libraries."""
-    found = dict(re.findall(r"PICKER_((?!TIER_|PIN_)\w+) = (\d+),", enumerations("picker")))
+    found = dict(re.findall(r"PICKER_((?!TIER_|PIN_)\w+) = (\d+),", enumerations("picker", "")))
     assert found == {
         "OK": "0", "OUT_OF_RANGE": "1", "UNSUPPORTED": "2", "NO_VALID_CONFIG": "3", "BAD_INPUT": "4", "MISMATCH": "5",
         "CORRUPT": "6", "TOO_SMALL": "7", "UNSURE": "8",
@@ -19,7 +19,7 @@ def test_the_numbers_of_the_c_enumerators_are_pinned():
 
 def test_the_numbers_of_the_tiers_are_pinned():
     """As for statuses; Python reads them by the same list."""
-    found = dict(re.findall(r"PICKER_TIER_(\w+) = (\d+),", enumerations("picker")))
+    found = dict(re.findall(r"PICKER_TIER_(\w+) = (\d+),", enumerations("picker", "")))
     assert found == {"MEMO": "0", "TREE": "1", "PORTFOLIO": "2", "FULL": "3", "AUTO": "4", "NONE": "5", "PIN": "6"}
 
 

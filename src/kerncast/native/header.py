@@ -18,7 +18,7 @@ INTERFACE = 2
 MESSAGE_BYTES = 240
 # Pins that a context has room for; an export may have any number.
 MOST_PINS = 1024
-BLOCKS = ("title", "schema", "labels", "enumerations", "problem_fields", "config_fields", "message_bytes", "most_pins")
+BLOCKS = ("title", "schema", "labels", "enumerations", "problem_fields", "config_fields", "calls")
 
 
 def schema_number(artefact: Artefact) -> int:
@@ -66,8 +66,8 @@ def title(artefact: Artefact) -> str:
     return comment(f"{artefact.model.family.id} on {artefact.model.device.name}")
 
 
-def enumerations(prefix: str) -> str:
-    """The C statuses, tiers and states of a pin."""
+def enumerations(prefix: str, config: str) -> str:
+    """The C statuses, tiers and states of a pin, and an answer with them and a `config`."""
     upper = prefix.upper()
     statuses = [
         f"    {upper}_{status.upper()} = {status.number}," + (f" /* {comment(status.doc)} */" if status.doc else "")
@@ -77,13 +77,19 @@ def enumerations(prefix: str) -> str:
         f"    {upper}_TIER_{name.upper()} = {number}," + (f" /* {said} */" if said else "")
         for number, (name, said) in enumerate(C_TIERS.items())
     ]
-    return filled(packaged("enumerations.h"), prefix, statuses="\n".join(statuses), tiers="\n".join(tiers))
+    blocks = {"statuses": "\n".join(statuses), "tiers": "\n".join(tiers), "config": config, "message_bytes": str(MESSAGE_BYTES)}
+    return filled(packaged("enumerations.h"), prefix, **blocks)
+
+
+def calls(prefix: str) -> str:
+    """The functions that a model has in both forms, compiled in or loaded."""
+    return filled(packaged("calls.h"), prefix, most_pins=f"{MOST_PINS:,}")
 
 
 def c_header(artefact: Artefact, prefix: str) -> str:
     """The text of `PREFIX.h`."""
     family, upper, template = artefact.model.family, prefix.upper(), packaged("artefact.h")
-    enums = enumerations(prefix)
+    enums = enumerations(prefix, f"{prefix}_config config;")
     taken = re.findall(rf"\b{upper}_\w+", filled(template, prefix, **dict.fromkeys(BLOCKS, "")) + enums)
     constants = label_constants({upper: family.problem, f"{upper}_CONFIG": family.config}, taken)
     return filled(
@@ -95,8 +101,7 @@ def c_header(artefact: Artefact, prefix: str) -> str:
         labels="\n".join(f"#define {name} {c_integer(code)} /* {comment(said)} */" for name, code, said in constants),
         problem_fields=_fields(family.problem),
         config_fields=_fields(family.config),
-        message_bytes=str(MESSAGE_BYTES),
-        most_pins=f"{MOST_PINS:,}",
+        calls=calls(prefix),
     )
 
 

@@ -24,7 +24,7 @@ from kerncast.native.blob.sections import FACTS, MOST, NUMBERS
 from kerncast.native.build import FLAGS, build, folder_for
 from kerncast.native.c99 import common_sizes, engine, formulas
 from kerncast.native.c_forest import MOST_SETS
-from kerncast.native.header import MESSAGE_BYTES, MOST_PINS, enumerations
+from kerncast.native.header import MESSAGE_BYTES, calls, enumerations
 
 OPERANDS = {"where": 3, **dict.fromkeys(("abs", "floor", "ceil", "sqrt", "log2", "log1p", "not", "index", "fetch"), 1)}
 # Largest sizes and widths of numbers. All parts of the engine are there.
@@ -38,7 +38,7 @@ SIZES: dict[str, int | str] = {
     "KC_BLOB_VERSION": VERSION, "KC_BLOB_VERSION_TEXT": c_string(str(VERSION)),
 }  # fmt: skip
 TYPES = {
-    "kerncast_problem": "int64_t", "kerncast_config": "int64_t", "kc_id": "uint16_t", "kc_child": "int16_t",
+    "kc_id": "uint16_t", "kc_child": "int16_t",
     "kc_member": "uint16_t", "kc_config_number": "int64_t", "kc_band": "int32_t", "kc_place": "int32_t",
     "kc_comparing_id": "int32_t",
 }  # fmt: skip
@@ -69,10 +69,9 @@ def runtime_header(prefix: str = "kerncast") -> str:
     return filled(
         packaged_c(__package__, "runtime.h"),
         prefix,
-        enumerations=enumerations(prefix),
-        message_bytes=str(MESSAGE_BYTES),
+        enumerations=enumerations(prefix, f"int64_t config[{prefix.upper()}_MOST_PARAMETERS];"),
         most_parameters=str(MOST["parameters"]),
-        most_pins=f"{MOST_PINS:,}",
+        calls=calls(prefix),
     )
 
 

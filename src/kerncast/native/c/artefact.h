@@ -36,7 +36,6 @@ extern "C" {
 
 @LABELS@
 
-@ENUMERATIONS@
 typedef struct {
 @PROBLEM_FIELDS@
 } kerncast_problem;
@@ -45,19 +44,7 @@ typedef struct {
 @CONFIG_FIELDS@
 } kerncast_config;
 
-typedef struct {
-    kerncast_status status;
-    kerncast_tier tier;
-    int32_t candidate; /* the config's number, or -1 */
-    int32_t parameter; /* the problem parameter at fault, or -1 */
-    kerncast_config config;
-    double time_ns, lower_ns, upper_ns; /* expected, and the 90 % interval */
-    double efficiency;                  /* expected: best time over this config's */
-    kerncast_pin_state pin;
-    const char *label; /* the kernel's name in the training data; empty if it has none */
-    char message[@MESSAGE_BYTES@];
-} kerncast_answer;
-
+@ENUMERATIONS@
 typedef struct kerncast_context kerncast_context;
 
 /* Make a context: in the caller's memory (aligned to 64 bytes), or allocated. */
@@ -72,31 +59,6 @@ KERNCAST_API void kerncast_destroy(kerncast_context *context); /* a context from
 KERNCAST_API void kerncast_problem_init(kerncast_problem *problem);
 KERNCAST_API void kerncast_config_init(kerncast_config *config);
 
-/* The config to run. The tree answers without a time, and leaves what it is unsure of to the next tier. Without another tier the
-   status is KERNCAST_UNSURE, and `config` a fallback. */
-KERNCAST_API kerncast_status kerncast_select(kerncast_context *context, const kerncast_problem *problem,
-    kerncast_tier tier, kerncast_answer *answer);
-/* The same for many problems; each answer has its own status. */
-KERNCAST_API void kerncast_select_many(kerncast_context *context, const kerncast_problem *problems, size_t count,
-    kerncast_tier tier, kerncast_answer *answers);
-/* The best configs, best first: those of the tier, then all others; of a tree alone, those of the problem's leaf. With a capacity
-   of 0 `answers` may be NULL. */
-KERNCAST_API kerncast_status kerncast_rank(kerncast_context *context, const kerncast_problem *problem, kerncast_tier tier,
-    kerncast_answer *answers, size_t capacity, size_t *count);
-/* What exists and what is fixed, for one context, from the next call on; remembered answers are forgotten. Configs are named
-   by their candidate numbers. */
-/* One byte for each of the kerncast_candidates() configs, 0 for those that are never to be chosen. It replaces earlier masks
-   and kerncast_deny; what the export denies stays denied. */
-KERNCAST_API kerncast_status kerncast_set_available(kerncast_context *context, const unsigned char *available,
-    size_t count);
-KERNCAST_API kerncast_status kerncast_deny(kerncast_context *context, int32_t candidate);
-/* Problems that agree with `problem` in all parameters that are not KERNCAST_MISSING get this config; -1: they are left to
-   the model again. The last pin that matches counts. Refused if the config cannot run such a problem or is not available;
-   `answer` says why, and may be NULL. A context holds @MOST_PINS@ pins. */
-KERNCAST_API kerncast_status kerncast_pin(kerncast_context *context, const kerncast_problem *problem, int32_t candidate,
-    kerncast_answer *answer);
-KERNCAST_API kerncast_status kerncast_clear_overrides(kerncast_context *context); /* back to what was exported */
-
 /* The time of any config; KERNCAST_UNSUPPORTED if the tree is the only tier, which knows no times, as of scores and features. */
 KERNCAST_API kerncast_status kerncast_predict(const kerncast_problem *problem, const kerncast_config *config,
     kerncast_answer *answer);
@@ -105,9 +67,7 @@ KERNCAST_API kerncast_status kerncast_predict(const kerncast_problem *problem, c
 KERNCAST_API kerncast_status kerncast_query_json(kerncast_context *context, const char *text, size_t length, char *out,
     size_t capacity, size_t *needed);
 
-/* For tests and tools: scores (low is chosen, infinite where it cannot run) and times of a tier's configs, and features. */
-KERNCAST_API kerncast_status kerncast_scores(kerncast_context *context, const kerncast_problem *problem,
-    kerncast_tier tier, double *scores, double *times_ns, size_t capacity);
+/* For tests and tools: the features of a vector. */
 KERNCAST_API kerncast_status kerncast_features(const kerncast_problem *problem, const kerncast_config *config,
     double *features, size_t capacity);
 /* How many configs the model knows, and the parameters of one; KERNCAST_BAD_INPUT if no tier of the artefact answers with it. */
@@ -119,9 +79,7 @@ KERNCAST_API const char *kerncast_label(int32_t candidate);
 KERNCAST_API const char *kerncast_label_for(const kerncast_problem *problem, int32_t candidate);
 KERNCAST_API uint64_t kerncast_schema(void);
 KERNCAST_API const char *kerncast_model(void); /* JSON: family, device, software, kerncast's version */
-KERNCAST_API const char *kerncast_status_name(kerncast_status status);
-KERNCAST_API const char *kerncast_tier_name(kerncast_tier tier);
-
+@CALLS@
 #ifdef __cplusplus
 }
 #endif

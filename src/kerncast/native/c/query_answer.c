@@ -47,30 +47,20 @@ static kerncast_status query_status(const kerncast_answer *answer, kerncast_stat
 }
 
 static void query_begin(query_request *request, size_t start) {
-    static const query_fault none = {QUERY_NO_FAULT, 0, NULL, NULL, NULL, {0, 0}, 0};
-    size_t i;
+    memset(request, 0, sizeof *request);
     kerncast_problem_init(&request->problem);
     request->tier = KERNCAST_TIER_AUTO;
     request->start = start;
-    request->name = 0;
-    request->software.from = request->software.to = request->op.from = request->op.to = 0;
-    request->fault = none;
-    for (i = 0; i < QUERY_PLACES; i++) request->given[i] = SIZE_MAX;
-    memset(request->seen, 0, sizeof request->seen);
-#if QUERY_PRODUCTS
-    memset(request->totals, 0, sizeof request->totals);
-#endif
+    for (size_t i = 0; i < QUERY_PLACES; i++) request->given[i] = SIZE_MAX;
 }
 
 static kerncast_status query_put_answer(query_reply *reply, query_text in, const query_request *request, kerncast_answer *answer) {
     static const char unreadable[] = "the chosen config has a label without a name: export the model again";
-    kerncast_status status;
     if (request->fault.kind != QUERY_NO_FAULT) {
-        const bool unsupported = query_is_unsupported(request->fault.kind);
         query_put_fault(reply, in, &request->fault);
-        return unsupported ? KERNCAST_UNSUPPORTED : KERNCAST_BAD_INPUT;
+        return query_is_unsupported(request->fault.kind) ? KERNCAST_UNSUPPORTED : KERNCAST_BAD_INPUT;
     }
-    status = query_status(answer, answer->status);
+    kerncast_status status = query_status(answer, answer->status);
     if (answer->candidate >= 0 && !query_is_readable(&answer->config)) {
         status = KERNCAST_CORRUPT;
         answer->candidate = -1;
@@ -100,18 +90,17 @@ typedef struct {
 /* Answers the gathered requests in order; those of one tier in one call. */
 static kerncast_status query_flush(kerncast_context *context, query_text in, query_batch *batch, query_reply *reply) {
     kerncast_status status = KERNCAST_OK;
-    size_t from, to, i, asked;
-    for (from = 0; from < batch->count; from = to) {
+    for (size_t from = 0, to = 0; from < batch->count; from = to) {
         const kerncast_tier tier = batch->requests[from].tier;
-        for (to = from, asked = 0; to < batch->count && batch->requests[to].tier == tier; to++) {
+        kerncast_answer *answer = batch->answers;
+        size_t asked = 0;
+        for (; to < batch->count && batch->requests[to].tier == tier; to++)
             if (batch->requests[to].fault.kind == QUERY_NO_FAULT) batch->problems[asked++] = batch->requests[to].problem;
-        }
         if (asked > 0) kerncast_select_many(context, batch->problems, asked, tier, batch->answers);
-        for (i = from, asked = 0; i < to; i++) {
-            const query_request *request = &batch->requests[i];
+        for (size_t i = from; i < to; i++) {
             if (i > 0) query_put_byte(reply, ',');
-            status = query_put_answer(reply, in, request, &batch->answers[asked]);
-            if (request->fault.kind == QUERY_NO_FAULT) asked++;
+            status = query_put_answer(reply, in, &batch->requests[i], answer);
+            if (batch->requests[i].fault.kind == QUERY_NO_FAULT) answer++;
         }
     }
     batch->count = 0;
@@ -127,15 +116,14 @@ static size_t query_gather(query_text in, size_t at, query_batch *batch) {
 }
 
 static kerncast_status query_answer_all(kerncast_context *context, query_text in, query_reply *reply) {
-    query_fault fault = {QUERY_NO_FAULT, 0, NULL, NULL, NULL, {0, 0}, 0};
+    query_fault fault = {0};
     query_batch batch;
-    size_t at;
     batch.count = 0;
     if (!query_check(in, &fault)) {
         query_put_fault(reply, in, &fault);
         return KERNCAST_BAD_INPUT;
     }
-    at = query_after_space(in, 0);
+    size_t at = query_after_space(in, 0);
     if (in.text[at] != '[') {
         query_gather(in, at, &batch);
         return query_flush(context, in, &batch, reply);
@@ -159,15 +147,9 @@ static kerncast_status query_answer_all(kerncast_context *context, query_text in
 
 kerncast_status kerncast_query_json(
     kerncast_context *context, const char *text, size_t length, char *out, size_t capacity, size_t *needed) {
-    query_text in;
-    query_reply reply;
-    kerncast_status status;
-    in.text = (const unsigned char *)(text == NULL ? "" : text);
-    in.length = text == NULL ? 0 : length;
-    reply.out = out;
-    reply.capacity = out == NULL ? 0 : capacity;
-    reply.length = 0;
-    status = query_answer_all(context, in, &reply);
+    const query_text in = {(const unsigned char *)(text == NULL ? "" : text), text == NULL ? 0 : length};
+    query_reply reply = {out, out == NULL ? 0 : capacity, 0};
+    const kerncast_status status = query_answer_all(context, in, &reply);
     query_put_byte(&reply, '\0');
     if (needed != NULL) *needed = reply.length;
     if (reply.length <= reply.capacity) return status;

@@ -4,22 +4,12 @@
 enum { QUERY_DEPTH = 16, QUERY_SHOWN = 40 };
 
 /* A part of the request: bytes from..to. */
-typedef struct {
-    size_t from, to;
-} query_span;
+typedef struct { size_t from, to; } query_span;
 
 /* Why a request is refused. Which members are read depends on the kind. */
 typedef enum {
-    QUERY_NO_FAULT,
-    QUERY_SYNTAX,
-    QUERY_UNKNOWN_KEY,
-    QUERY_TWICE,
-    QUERY_CONTRADICTS,
-    QUERY_WRONG_VALUE,
-    QUERY_BESIDE,
-    QUERY_UNSUPPORTED,
-    QUERY_RANK,
-    QUERY_NEEDS
+    QUERY_NO_FAULT, QUERY_SYNTAX, QUERY_UNKNOWN_KEY, QUERY_TWICE, QUERY_CONTRADICTS, QUERY_WRONG_VALUE, QUERY_BESIDE,
+    QUERY_UNSUPPORTED, QUERY_RANK, QUERY_NEEDS
 } query_fault_kind;
 typedef struct {
     query_fault_kind kind;
@@ -29,10 +19,7 @@ typedef struct {
     size_t most;
 } query_fault;
 
-typedef struct {
-    const unsigned char *text;
-    size_t length;
-} query_text;
+typedef struct { const unsigned char *text; size_t length; } query_text;
 
 static bool query_broken(query_fault *fault, size_t position, const char *rule) {
     fault->kind = QUERY_SYNTAX;
@@ -57,16 +44,14 @@ static unsigned char query_byte(query_text in, size_t at) { return at < in.lengt
 static size_t query_utf8(const unsigned char *text, size_t left, uint32_t *point) {
     static const uint32_t smallest[5] = {0, 0, 0x80, 0x800, 0x10000};
     const unsigned char lead = text[0];
-    size_t size, i;
-    uint32_t value;
     if (lead < 0x80) {
         *point = lead;
         return 1;
     }
-    size = lead >= 0xF8 ? 0 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 0;
+    const size_t size = lead >= 0xF8 ? 0 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 0;
     if (size == 0 || size > left) return 0;
-    value = lead & (0x7Fu >> size);
-    for (i = 1; i < size; i++) {
+    uint32_t value = lead & (0x7Fu >> size);
+    for (size_t i = 1; i < size; i++) {
         if ((text[i] & 0xC0) != 0x80) return 0;
         value = value << 6 | (text[i] & 0x3Fu);
     }
@@ -77,10 +62,9 @@ static size_t query_utf8(const unsigned char *text, size_t left, uint32_t *point
 
 /* The four hexadecimal digits of an escape; false when there are none. */
 static bool query_hex(const unsigned char *text, size_t left, uint32_t *unit) {
-    size_t i;
     *unit = 0;
     if (left < 4) return false;
-    for (i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 4; i++) {
         const unsigned char byte = text[i], letter = byte | 0x20;
         if (query_is_digit(byte)) *unit = *unit << 4 | (uint32_t)(byte - '0');
         else if (letter >= 'a' && letter <= 'f') *unit = *unit << 4 | (uint32_t)(letter - 'a' + 10);
@@ -92,10 +76,9 @@ static bool query_hex(const unsigned char *text, size_t left, uint32_t *unit) {
 /* The bytes that an escape takes; 0 if it is not an escape, or half of a surrogate pair. */
 static size_t query_escape(const unsigned char *text, size_t left, uint32_t *point) {
     static const char letters[8] = {'"', '\\', '/', 'b', 'f', 'n', 'r', 't'}, meant[8] = {'"', '\\', '/', 8, 12, 10, 13, 9};
-    const char *found;
     uint32_t second;
     if (left < 2) return 0;
-    found = memchr(letters, text[1], sizeof letters);
+    const char *found = memchr(letters, text[1], sizeof letters);
     if (found != NULL) {
         *point = (uint32_t)meant[found - letters];
         return 2;
@@ -163,10 +146,9 @@ static bool query_check_number(query_text in, size_t *at, query_fault *fault) {
 static bool query_check_scalar(query_text in, size_t *at, query_fault *fault) {
     static const char *const words[3] = {"true", "false", "null"};
     const unsigned char byte = query_byte(in, *at);
-    size_t i;
     if (byte == '"') return query_check_string(in, at, fault);
     if (byte == '-' || query_is_digit(byte)) return query_check_number(in, at, fault);
-    for (i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 3; i++) {
         const size_t size = strlen(words[i]);
         if (in.length - *at >= size && memcmp(in.text + *at, words[i], size) == 0) {
             *at += size;
@@ -208,9 +190,8 @@ static bool query_check(query_text in, query_fault *fault) {
     size_t depth = 0, at = query_after_space(in, 0);
     if (at == in.length) return query_broken(fault, at, "a request must be an object, or a list of objects");
     do {
-        unsigned char byte;
         if (depth > 0 && closing[depth - 1] == '}' && !query_check_key(in, &at, fault)) return false;
-        byte = query_byte(in, at);
+        const unsigned char byte = query_byte(in, at);
         if (byte == '{' || byte == '[') {
             if (depth == QUERY_DEPTH) return query_broken(fault, at, "brackets must not nest more than 16 deep");
             closing[depth++] = byte == '{' ? '}' : ']';

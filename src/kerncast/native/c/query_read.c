@@ -46,10 +46,9 @@ static bool query_same_text(query_text in, query_span string, bool any_case, con
     size_t at = string.from + 1, from = 0;
     while (at + 1 < string.to) {
         uint32_t point = 0, wanted = 0;
-        size_t size;
         at += query_character(in.text + at, string.to - at, &point);
         if (from == length) return false;
-        size = query_utf8((const unsigned char *)text + from, length - from, &wanted);
+        const size_t size = query_utf8((const unsigned char *)text + from, length - from, &wanted);
         if (size == 0) return false;
         if (point != wanted && !(any_case && query_folded(point) == query_folded(wanted))) return false;
         from += size;
@@ -69,7 +68,7 @@ static bool query_whole(query_text in, query_span number, int64_t *value) {
     size_t at = number.from + (negative ? 1 : 0);
     uint64_t digits = 0, limit = INT64_MAX;
     int64_t zeros = 0, exponent = 0;
-    bool fraction = false, falls;
+    bool fraction = false;
     for (; at < number.to && (in.text[at] | 0x20) != 'e'; at++) {
         if (in.text[at] == '.') {
             fraction = true;
@@ -89,7 +88,7 @@ static bool query_whole(query_text in, query_span number, int64_t *value) {
     if (at < number.to) {
         int64_t written = 0;
         limit = (UINT64_C(1) << 53) - 1;
-        falls = in.text[++at] == '-';
+        const bool falls = in.text[++at] == '-';
         if (!query_is_digit(in.text[at])) at++;
         for (; at < number.to; at++) written = written < far / 10 ? written * 10 + (in.text[at] - '0') : far;
         exponent += falls ? -written : written;
@@ -108,22 +107,22 @@ static bool query_whole(query_text in, query_span number, int64_t *value) {
 /* The code of a label; false when no label is spelled so. */
 static bool query_spelled(query_text in, query_span value, const query_label *labels, size_t count, int64_t *code) {
     const bool plain = query_is_plain(in, value);
-    size_t i;
-    for (i = 0; i < count; i++) {
-        if (query_equals(in, value, plain, labels[i].name, labels[i].length)) {
-            *code = labels[i].code;
-            return true;
-        }
+    for (size_t i = 0; i < count; i++) {
+        if (!query_equals(in, value, plain, labels[i].name, labels[i].length)) continue;
+        *code = labels[i].code;
+        return true;
     }
     return false;
 }
 
 /* The code of a name. */
 static bool query_named(query_text in, query_span value, const query_label *labels, size_t count, int64_t *code) {
-    size_t i;
-    for (i = 0; i < count && !query_same_text(in, value, true, labels[i].name, labels[i].length); i++) continue;
-    if (i < count) *code = labels[i].code;
-    return i < count;
+    for (size_t i = 0; i < count; i++) {
+        if (!query_same_text(in, value, true, labels[i].name, labels[i].length)) continue;
+        *code = labels[i].code;
+        return true;
+    }
+    return false;
 }
 
 static bool query_is_number(unsigned char first) { return first == '-' || query_is_digit(first); }
@@ -229,12 +228,11 @@ static void query_set_pair(query_request *request, const query_product *product,
 /* How well a problem fits: 2 where the model was trained, 1 where it obeys the rules, else 0. */
 static int query_fit(const query_request *request) {
     kc_problem read;
-    int32_t i;
     if (kc_read_problem(&kc_this, &request->problem, &read, NULL) != KERNCAST_OK) return 0;
-    for (i = 0; i < kc_this.problem.count; i++) {
+    for (int32_t i = 0; i < kc_this.problem.count; i++) {
         if (read.key[i] != KERNCAST_MISSING && !kc_in_domain(&kc_hull[i], read.key[i])) return 1;
     }
-    for (i = 0; i < kc_this.fact_count; i++) {
+    for (int32_t i = 0; i < kc_this.fact_count; i++) {
         const kc_fact *fact = &kc_facts[i];
         const int64_t value = read.key[fact->parameter];
         if (value != KERNCAST_MISSING && (value % fact->step + fact->step) % fact->step != fact->rest) return 1;
@@ -259,18 +257,17 @@ static int64_t query_next_divisor(int64_t total, int64_t after) {
 
 /* The shape that stands for all with this product: the middle one of those that fit best, ordered by the first size. */
 static bool query_find_shape(query_request *request, const query_product *product, int64_t total) {
-    int64_t first, chosen = 0;
+    int64_t chosen = 0;
     size_t count = 0, place = 0;
-    int best = -1, pass;
-    for (pass = 0; pass < 2; pass++) {
-        for (first = query_next_divisor(total, 0); first != 0; first = query_next_divisor(total, first)) {
+    int best = -1;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t first = query_next_divisor(total, 0); first != 0; first = query_next_divisor(total, first)) {
             const int64_t second = total / first;
-            int fit;
             if (first < product->first_low || first > product->first_high || (first - product->first_low) % product->first_step) continue;
             if (second < product->second_low || second > product->second_high || (second - product->second_low) % product->second_step)
                 continue;
             query_set_pair(request, product, first, second);
-            fit = query_fit(request);
+            const int fit = query_fit(request);
             if (pass == 0 && fit > best) {
                 best = fit;
                 count = 0;
@@ -312,7 +309,7 @@ static bool query_split(query_request *request, size_t which) {
 
 /* A list of whole numbers, right-aligned and padded with 1. */
 static bool query_take_list(query_text in, const query_node *node, query_span key, query_span list, query_request *request) {
-    size_t at, count = 0, skipped, i;
+    size_t at, count = 0;
     for (at = query_after_space(in, list.from + 1); in.text[at] != ']'; count++) {
         at = query_after_space(in, query_value_end(in, at));
         if (in.text[at] == ',') at = query_after_space(in, at + 1);
@@ -322,9 +319,9 @@ static bool query_take_list(query_text in, const query_node *node, query_span ke
         request->fault.most = node->places;
         return query_refused(&request->fault, QUERY_RANK, list);
     }
-    skipped = node->places - count;
+    const size_t skipped = node->places - count;
     at = list.from + 1;
-    for (i = 0; i < node->places; i++) {
+    for (size_t i = 0; i < node->places; i++) {
         const size_t place = query_places[node->first_place + i];
         query_span value = list;
         int64_t number = 1;
@@ -343,11 +340,8 @@ static bool query_take_list(query_text in, const query_node *node, query_span ke
 
 /* Reads the value under a key of the tree. */
 static bool query_take(query_text in, const query_node *node, query_span key, query_span value, query_request *request) {
-    const query_parameter *parameter;
     const unsigned char first = in.text[value.from];
     int64_t number;
-    size_t place, i;
-    bool read;
 #if QUERY_PRODUCTS
     if (node->product >= 0) return query_take_product(in, node, key, value, request);
 #endif
@@ -359,8 +353,8 @@ static bool query_take(query_text in, const query_node *node, query_span key, qu
         return query_refused(&request->fault, QUERY_WRONG_VALUE, value);
     }
     if (node->places == 0) return true;
-    place = query_places[node->first_place];
-    parameter = &query_problem.parameters[place];
+    const size_t place = query_places[node->first_place];
+    const query_parameter *parameter = &query_problem.parameters[place];
     if (first == '[' && !node->once && parameter->kind == QUERY_NUMBER) return query_take_list(in, node, key, value, request);
     if (node->places > 1) {
         request->fault.subject = node->path;
@@ -368,11 +362,11 @@ static bool query_take(query_text in, const query_node *node, query_span key, qu
         return query_refused(&request->fault, QUERY_WRONG_VALUE, value);
     }
     if (node->once && request->given[place] != SIZE_MAX) return query_refused(&request->fault, QUERY_TWICE, key);
-    read = query_value(in, value, parameter, &number);
+    bool read = query_value(in, value, parameter, &number);
     if (!read && first == '"') read = query_spelled(in, value, node->names, node->name_count, &number);
     if (!read && node->number_count > 0 && query_is_number(first) && query_whole(in, value, &number)) {
         const int64_t given = number;
-        for (i = 0; i < node->number_count && !read; i++) {
+        for (size_t i = 0; i < node->number_count && !read; i++) {
             read = node->numbers[i].given == given;
             number = node->numbers[i].code;
         }
@@ -383,8 +377,7 @@ static bool query_take(query_text in, const query_node *node, query_span key, qu
 
 static const query_node *query_child(query_text in, const query_node *node, query_span key) {
     const bool plain = query_is_plain(in, key);
-    size_t i;
-    for (i = 0; i < node->children; i++) {
+    for (size_t i = 0; i < node->children; i++) {
         const query_node *child = &query_nodes[node->first_child + i];
         if (plain && child->length + 2 != key.to - key.from) continue;
         if (query_equals(in, key, plain, child->name, child->length)) return child;
@@ -447,8 +440,7 @@ static bool query_special(query_text in, size_t which, query_span key, query_spa
 
 /* An alias of the op sets some parameters. */
 static bool query_preset(query_request *request) {
-    size_t i;
-    for (i = 0; request->op.to != 0 && i < query_preset_count; i++) {
+    for (size_t i = 0; request->op.to != 0 && i < query_preset_count; i++) {
         const query_assignment preset = query_presets[i];
         if (preset.name != request->name) continue;
         if (!query_give(request, preset.place, preset.value, false, request->op, request->op.from)) return false;
@@ -458,17 +450,14 @@ static bool query_preset(query_request *request) {
 
 static size_t query_special_of(query_text in, query_span key) {
     const bool plain = query_is_plain(in, key);
-    size_t which;
-    for (which = 0; which < QUERY_SPECIALS; which++) {
-        if (query_equals(in, key, plain, query_specials[which].name, query_specials[which].length)) break;
-    }
-    return which;
+    for (size_t which = 0; which < QUERY_SPECIALS; which++)
+        if (query_equals(in, key, plain, query_specials[which].name, query_specials[which].length)) return which;
+    return QUERY_SPECIALS;
 }
 
 /* A value that equals another parameter's is normalised to one form. */
 static void query_unify(query_request *request) {
-    size_t i;
-    for (i = 0; i < query_same_count; i++) {
+    for (size_t i = 0; i < query_same_count; i++) {
         const query_same_as same = query_same[i];
         const int64_t number = query_get(request, same.place), given = query_get(request, same.as);
         const int64_t other = given == KERNCAST_MISSING ? same.otherwise : given;
@@ -482,13 +471,11 @@ static bool query_read(query_text in, size_t *at, query_request *request) {
     query_span key, value, problem = {0, 0};
     bool beside = false, seen[QUERY_SPECIALS] = {false};
     if (in.text[*at] != '{') {
-        value.from = *at;
-        value.to = query_value_end(in, *at);
+        value = (query_span){*at, query_value_end(in, *at)};
         return query_not_an_object(&request->fault, "a request", value);
     }
     for (++*at; query_key(in, at, &key);) {
         const query_node *node = query_child(in, &query_nodes[0], key);
-        size_t which;
         if (node != NULL) {
             beside = true;
             if (query_is_again(node, key, request) || !query_walk(in, node, key, at, request)) return false;
@@ -496,7 +483,7 @@ static bool query_read(query_text in, size_t *at, query_request *request) {
         }
         value.from = *at;
         value.to = *at = query_value_end(in, *at);
-        which = query_special_of(in, key);
+        const size_t which = query_special_of(in, key);
         if (which < QUERY_SPECIALS) {
             if (!query_special(in, which, key, value, request, seen)) return false;
         } else if (query_equals(in, key, query_is_plain(in, key), "problem", 7)) {
@@ -516,12 +503,8 @@ static bool query_read(query_text in, size_t *at, query_request *request) {
     if (!query_preset(request)) return false;
     query_unify(request);
 #if QUERY_PRODUCTS
-    {
-        size_t which;
-        for (which = 0; which < QUERY_PRODUCTS; which++) {
-            if (request->totals[which] != 0 && !query_split(request, which)) return false;
-        }
-    }
+    for (size_t which = 0; which < QUERY_PRODUCTS; which++)
+        if (request->totals[which] != 0 && !query_split(request, which)) return false;
 #endif
     return true;
 }

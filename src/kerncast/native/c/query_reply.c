@@ -23,7 +23,7 @@ static void query_put(query_reply *reply, const char *json) {
 static void query_put_text(query_reply *reply, const char *text, size_t length, size_t most) {
     static const char hex[] = "0123456789abcdef";
     const unsigned char *bytes = (const unsigned char *)text;
-    size_t at = 0, i;
+    size_t at = 0;
     while (at < length && at < most) {
         uint32_t point;
         const size_t size = query_utf8(bytes + at, length - at, &point);
@@ -38,7 +38,7 @@ static void query_put_text(query_reply *reply, const char *text, size_t length, 
             query_put_byte(reply, hex[point & 15]);
         } else {
             if (point == '"' || point == '\\') query_put_byte(reply, '\\');
-            for (i = 0; i < size; i++) query_put_byte(reply, text[at + i]);
+            for (size_t i = 0; i < size; i++) query_put_byte(reply, text[at + i]);
         }
         at += size;
     }
@@ -65,11 +65,11 @@ static void query_put_digits(query_reply *reply, double value) {
     const uint64_t whole = (uint64_t)value, one = UINT64_C(1) << 52;
     uint64_t rest = (uint64_t)((value - (double)whole) * (double)one), left = whole, fraction = 0, scale = 1;
     char digits[17];
-    size_t before = 0, after, i;
+    size_t before = 0;
     do before++;
     while ((left /= 10) != 0);
-    after = 17 - before;
-    for (i = 0; i < after; i++) {
+    size_t after = 17 - before;
+    for (size_t i = 0; i < after; i++) {
         rest *= 10;
         fraction = fraction * 10 + (rest >> 52);
         scale *= 10;
@@ -80,16 +80,15 @@ static void query_put_digits(query_reply *reply, double value) {
     query_put_integer(reply, (int64_t)(whole + fraction / scale));
     fraction %= scale;
     if (fraction == 0) return;
-    for (i = after; i > 0; fraction /= 10) digits[--i] = (char)('0' + fraction % 10);
+    for (size_t i = after; i > 0; fraction /= 10) digits[--i] = (char)('0' + fraction % 10);
     while (digits[after - 1] == '0') after--;
     query_put_byte(reply, '.');
-    for (i = 0; i < after; i++) query_put_byte(reply, digits[i]);
+    for (size_t i = 0; i < after; i++) query_put_byte(reply, digits[i]);
 }
 
 /* `,"name":value`, if the value is known (not negative) and finite. */
 static void query_put_double(query_reply *reply, const char *name, double value) {
     char shown[40];
-    size_t at;
     if (!(value >= 0.0 && value <= DBL_MAX)) return;
     query_put(reply, name);
     if (value >= 1.0 && value < 9007199254740992.0) {
@@ -97,7 +96,7 @@ static void query_put_double(query_reply *reply, const char *name, double value)
         return;
     }
     snprintf(shown, sizeof shown, "%.17g", value);
-    for (at = 0; shown[at] != '\0'; at++) {
+    for (size_t at = 0; shown[at] != '\0'; at++) {
         /* Whatever a locale writes as its decimal point, of one byte or more, becomes the one of JSON. */
         const bool plain = query_is_digit((unsigned char)shown[at]) || strchr("+-e", shown[at]) != NULL;
         if (plain) query_put_byte(reply, shown[at]);
@@ -107,8 +106,7 @@ static void query_put_double(query_reply *reply, const char *name, double value)
 
 /* The label of a code; NULL when there is none. */
 static const query_label *query_label_of(const query_parameter *parameter, int64_t code) {
-    size_t i;
-    for (i = 0; i < parameter->label_count; i++) {
+    for (size_t i = 0; i < parameter->label_count; i++) {
         if (parameter->labels[i].code == code) return &parameter->labels[i];
     }
     return NULL;
@@ -122,8 +120,7 @@ static int64_t query_config_value(const kerncast_config *config, size_t place) {
 
 /* Whether every label of a config has a name: otherwise the artefact contradicts itself. */
 static bool query_is_readable(const kerncast_config *config) {
-    size_t i;
-    for (i = 0; i < query_config.count; i++) {
+    for (size_t i = 0; i < query_config.count; i++) {
         const query_parameter *parameter = &query_config.parameters[i];
         const int64_t value = query_config_value(config, i);
         if (parameter->kind != QUERY_LABEL || value == KERNCAST_MISSING) continue;
@@ -134,8 +131,7 @@ static bool query_is_readable(const kerncast_config *config) {
 
 static void query_put_config(query_reply *reply, const kerncast_config *config) {
     const char *before = "{\"";
-    size_t i;
-    for (i = 0; i < query_config.count; i++) {
+    for (size_t i = 0; i < query_config.count; i++) {
         const query_parameter *parameter = &query_config.parameters[i];
         const int64_t value = query_config_value(config, i);
         if (value == KERNCAST_MISSING) continue;
@@ -167,12 +163,11 @@ static void query_put_found(query_reply *reply, query_text in, size_t at) {
 }
 
 static void query_put_keys(query_reply *reply) {
-    size_t i;
-    for (i = 0; i < query_nodes[0].children; i++) {
+    for (size_t i = 0; i < query_nodes[0].children; i++) {
         query_put_words(reply, query_nodes[query_nodes[0].first_child + i].name);
         query_put(reply, ", ");
     }
-    for (i = 1; i < QUERY_SPECIALS; i++) {
+    for (size_t i = 1; i < QUERY_SPECIALS; i++) {
         query_put_words(reply, query_specials[i].name);
         query_put(reply, ", ");
     }
@@ -245,13 +240,13 @@ static void query_put_fault(query_reply *reply, query_text in, const query_fault
 
 /* A string of the request as UTF-8, escapes decoded; its length, or SIZE_MAX when there is no room for it. */
 static size_t query_decode(query_text in, query_span string, char *out, size_t room) {
-    size_t at = string.from + 1, length = 0, i;
+    size_t at = string.from + 1, length = 0;
     while (at + 1 < string.to) {
         uint32_t point = 0;
         const size_t taken = query_character(in.text + at, string.to - at, &point);
         const size_t size = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
         if (taken == 0 || room - length < size) return SIZE_MAX;
-        for (i = size - 1; i > 0; i--, point >>= 6) out[length + i] = (char)(0x80 | (point & 0x3F));
+        for (size_t i = size - 1; i > 0; i--, point >>= 6) out[length + i] = (char)(0x80 | (point & 0x3F));
         out[length] = (char)(size == 1 ? point : (0xF00u >> size & 0xFF) | point);
         length += size;
         at += taken;
@@ -263,21 +258,20 @@ static size_t query_decode(query_text in, query_span string, char *out, size_t r
  * than seven digits are ambiguous. */
 static bool query_is_same(const char *known, size_t length, bool hexadecimal, const char *asked, size_t size) {
     const size_t shorter = size < length ? size : length;
-    size_t i;
     if (memcmp(known, asked, shorter) != 0) return false;
     if (size == length) return true;
-    for (i = 0; hexadecimal && i < size; i++) hexadecimal = asked[i] != '\0' && strchr("0123456789abcdef", asked[i]) != NULL;
+    for (size_t i = 0; hexadecimal && i < size; i++) hexadecimal = asked[i] != '\0' && strchr("0123456789abcdef", asked[i]) != NULL;
     return hexadecimal && shorter >= 7;
 }
 
 /* Whether a JSON object has the model's parts, each with its value, in any order, and no others. */
 static bool query_is_software_object(query_text in) {
-    query_fault fault = {QUERY_NO_FAULT, 0, NULL, NULL, NULL, {0, 0}, 0};
+    query_fault fault = {0};
     const size_t start = query_after_space(in, 0);
-    size_t members = 0, parts = 0, i, at;
+    size_t members = 0, parts = 0, at;
     query_span key, value;
     if (!query_check(in, &fault) || in.text[start] != '{') return false;
-    for (i = 0; i < query_software_count; i++) {
+    for (size_t i = 0; i < query_software_count; i++) {
         const query_software_name *known = &query_software[i];
         const char *text = known->name + known->value;
         const size_t length = known->length - known->value;
@@ -300,17 +294,14 @@ static bool query_is_software_object(query_text in) {
 static bool query_is_software(query_text in, query_span asked) {
     char text[QUERY_SOFTWARE];
     const size_t size = query_decode(in, asked, text, sizeof text);
-    query_text inner;
-    size_t i;
     if (size == SIZE_MAX) return false;
-    for (i = 0; i < query_software_count; i++) {
+    for (size_t i = 0; i < query_software_count; i++) {
         const query_software_name *known = &query_software[i];
         const size_t skipped = known->value;
         if (size < skipped || memcmp(text, known->name, skipped) != 0) continue;
         if (query_is_same(known->name + skipped, known->length - skipped, known->hexadecimal, text + skipped, size - skipped)) return true;
     }
-    inner.text = (const unsigned char *)text;
-    inner.length = size;
+    const query_text inner = {(const unsigned char *)text, size};
     return query_software_count > 0 && query_is_software_object(inner);
 }
 

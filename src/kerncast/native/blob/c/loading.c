@@ -20,7 +20,7 @@ typedef struct {
     size_t text_size;
     unsigned char *used; /* by program: whether it has its role */
     kerncast_status status;
-    char *message;
+    char *message, name[24];
     size_t room;
 } kc_loading;
 
@@ -67,6 +67,13 @@ static const void *kc_table(kc_loading *l, const char *name, char type, int64_t 
     return l->bytes + entry->offset;
 }
 
+/* The name of a table that several parts of a model have, until the next one is asked for. */
+static const char *kc_named(kc_loading *l, const char *word, const char *rest) {
+    snprintf(l->name, sizeof l->name, "%s.%s", word, rest);
+    return l->name;
+}
+
+#define KC_OF(rest) kc_named(l, word, rest)
 #define KC_READ(target, name, type, count, found) \
     do { \
         if (((target) = kc_table(l, name, type, count, found)) == NULL) return 0; \
@@ -257,24 +264,22 @@ static int kc_load_programs(kc_loading *l) {
 }
 
 /* Rows of low, high, step, first value, values, default, conditional, optional, flag. */
-static int kc_load_parameters(kc_loading *l, const char *numbers_name, const char *values_name, int32_t count, kc_parameter *to) {
+static int kc_load_parameters(kc_loading *l, const char *word, int32_t count, kc_parameter *to) {
     const int64_t *rows, *values;
     int32_t there, next = 0;
-    KC_READ(rows, numbers_name, 'q', (int64_t)count * 9, NULL);
-    KC_READ(values, values_name, 'q', -1, &there);
+    KC_READ(rows, KC_OF("numbers"), 'q', (int64_t)count * 9, NULL);
+    KC_READ(values, KC_OF("values"), 'q', -1, &there);
     for (int32_t i = 0; i < count; i++, rows += 9) {
-        KC_NEED(rows[2] >= 1 && rows[3] == next && rows[4] >= 0 && rows[4] <= there - next, numbers_name);
-        KC_NEED((rows[6] | 1) == 1 && (rows[7] | 1) == 1 && (rows[8] | 1) == 1, numbers_name);
+        KC_NEED(rows[2] >= 1 && rows[3] == next && rows[4] >= 0 && rows[4] <= there - next, KC_OF("numbers"));
+        KC_NEED((rows[6] | 1) == 1 && (rows[7] | 1) == 1 && (rows[8] | 1) == 1, KC_OF("numbers"));
         to[i].low = rows[0], to[i].high = rows[1], to[i].step = rows[2];
         to[i].values = rows[4] ? values + next : NULL, to[i].count = (int32_t)rows[4];
         to[i].otherwise = rows[5], to[i].conditional = (int)rows[6], to[i].optional = (int)rows[7];
         to[i].labels = rows[8] ? kc_flag_names : NULL;
         next += (int32_t)rows[4];
     }
-    return next == there ? 1 : kc_damaged(l, values_name);
+    return next == there ? 1 : kc_damaged(l, KC_OF("values"));
 }
-
-typedef struct { const char *numbers, *values, *names, *rules, *inactive, *order, *applies, *usual, *labels; } kc_space_names;
 
 /* The names of a parameter's values, where the first of them has one. */
 static int kc_name_values(kc_loading *l, const char *name, int32_t count, int32_t values, const int32_t *texts, kc_parameter *to) {
@@ -292,47 +297,42 @@ static int kc_name_values(kc_loading *l, const char *name, int32_t count, int32_
     return 1;
 }
 
-static int kc_load_space(kc_loading *l, int side, kc_space *space, const kc_space_names *n) {
+static int kc_load_space(kc_loading *l, int side, kc_space *space, const char *word) {
     kc_model *m = l->m;
     const int32_t count = space->count, **const order = &space->order;
     kc_parameter *parameters = kc_take(l, (size_t)count + 1, sizeof *parameters);
     const char *const *names, *const *rules;
     const double *inactive;
     unsigned char seen[KC_MOST_PARAMETERS] = {0};
-    if (parameters == NULL || !kc_load_parameters(l, n->numbers, n->values, count, parameters)) return 0;
-    if (!kc_read_texts(l, n->names, count, &names, NULL) || !kc_read_texts(l, n->rules, count, &rules, NULL)) return 0;
-    KC_READ(inactive, n->inactive, 'd', count, NULL);
-    if (!kc_read_below(l, n->order, count, 0, count, order, NULL)) return 0;
-    if (!kc_read_below(l, n->applies, count, -1, m->loaded.program_count, &m->loaded.applies[side], NULL)) return 0;
-    if (!kc_read_below(l, n->usual, count, -1, m->loaded.program_count, &m->loaded.usual[side], NULL)) return 0;
+    if (parameters == NULL || !kc_load_parameters(l, word, count, parameters)) return 0;
+    if (!kc_read_texts(l, KC_OF("names"), count, &names, NULL) || !kc_read_texts(l, KC_OF("rules"), count, &rules, NULL)) return 0;
+    KC_READ(inactive, KC_OF("inactive"), 'd', count, NULL);
+    if (!kc_read_below(l, KC_OF("order"), count, 0, count, order, NULL)) return 0;
+    if (!kc_read_below(l, KC_OF("applies"), count, -1, m->loaded.program_count, &m->loaded.applies[side], NULL)) return 0;
+    if (!kc_read_below(l, KC_OF("usual"), count, -1, m->loaded.program_count, &m->loaded.usual[side], NULL)) return 0;
     int32_t values = 0;
     for (int32_t i = 0; i < count; i++) {
-        KC_NEED(!seen[(*order)[i]], n->order);
+        KC_NEED(!seen[(*order)[i]], KC_OF("order"));
         seen[(*order)[i]] = 1;
         /* A number that fits into 64 bits, so that it may be converted. */
-        KC_NEED(inactive[i] > -9e18 && inactive[i] < 9e18, n->inactive);
+        KC_NEED(inactive[i] > -9e18 && inactive[i] < 9e18, KC_OF("inactive"));
         parameters[i].name = names[i], parameters[i].rule = rules[i], parameters[i].inactive = inactive[i];
         if (m->loaded.applies[side][i] >= 0 && !kc_role(l, m->loaded.applies[side][i], count, 1)) return 0;
         if (m->loaded.usual[side][i] >= 0 && !kc_role(l, m->loaded.usual[side][i], count, 1)) return 0;
         values += parameters[i].count;
     }
     space->parameters = parameters;
-    return kc_read_below(l, n->labels, values, -1, (int64_t)l->text_size, &m->loaded.labels[side], NULL) &&
-           kc_name_values(l, n->labels, count, values, m->loaded.labels[side], parameters);
+    return kc_read_below(l, KC_OF("labels"), values, -1, (int64_t)l->text_size, &m->loaded.labels[side], NULL) &&
+           kc_name_values(l, KC_OF("labels"), count, values, m->loaded.labels[side], parameters);
 }
 
 static int kc_load_spaces(kc_loading *l) {
-    static const kc_space_names names[2] = {
-        {"problem.numbers", "problem.values", "problem.names", "problem.rules", "problem.inactive", "problem.order", "problem.applies",
-         "problem.usual", "problem.labels"},
-        {"config.numbers", "config.values", "config.names", "config.rules", "config.inactive", "config.order", "config.applies",
-         "config.usual", "config.labels"}};
     kc_model *m = l->m;
-    if (!kc_load_space(l, 0, &m->problem, &names[0])) return 0;
-    if (!kc_load_space(l, 1, &m->config, &names[1])) return 0;
+    if (!kc_load_space(l, 0, &m->problem, "problem")) return 0;
+    if (!kc_load_space(l, 1, &m->config, "config")) return 0;
     kc_parameter *hull = kc_take(l, (size_t)m->problem.count, sizeof *hull);
     const char *const *rules;
-    if (hull == NULL || !kc_load_parameters(l, "hull.numbers", "hull.values", m->problem.count, hull)) return 0;
+    if (hull == NULL || !kc_load_parameters(l, "hull", m->problem.count, hull)) return 0;
     if (!kc_read_texts(l, "hull.rules", m->problem.count, &rules, NULL)) return 0;
     for (int32_t i = 0; i < m->problem.count; i++) hull[i].name = m->problem.parameters[i].name, hull[i].rule = rules[i];
     m->hull = hull;

@@ -30,11 +30,6 @@ static int32_t kc_grow(const uint16_t *conditions, const unsigned char *shape, i
     return count == 0 ? 1 : -1;
 }
 
-typedef struct {
-    const char *thresholds, *features, *conditions, *shape, *nodes, *leaves, *first_tree, *problem_slots, *groups, *parts, *slots;
-    const char *static_slots;
-} kc_trees_names;
-
 /* Conditions from `first` on, `count` of them, that no other feature has. */
 static int kc_claim(kc_loading *l, unsigned char *taken, int32_t conditions, int32_t first, int32_t count) {
     KC_NEED(first >= 0 && count >= 1 && count <= conditions && first <= conditions - count, "the conditions of a feature");
@@ -45,20 +40,20 @@ static int kc_claim(kc_loading *l, unsigned char *taken, int32_t conditions, int
     return 1;
 }
 
-static int kc_grow_trees(kc_loading *l, kc_trees *t, const kc_trees_names *n) {
+static int kc_grow_trees(kc_loading *l, kc_trees *t, const char *word) {
     const uint16_t *conditions;
     const unsigned char *shape;
     const int32_t *counts;
     int32_t trees, nodes, leaves;
-    KC_READ(t->first_tree, n->first_tree, 'i', -1, &t->forests);
-    KC_READ(counts, n->nodes, 'i', -1, &trees);
-    KC_READ(conditions, n->conditions, 'H', -1, &nodes);
-    KC_READ(shape, n->shape, 'B', nodes, NULL);
-    KC_READ(t->leaves, n->leaves, 'd', -1, &leaves);
+    KC_READ(t->first_tree, KC_OF("first_tree"), 'i', -1, &t->forests);
+    KC_READ(counts, KC_OF("nodes"), 'i', -1, &trees);
+    KC_READ(conditions, KC_OF("conditions"), 'H', -1, &nodes);
+    KC_READ(shape, KC_OF("shape"), 'B', nodes, NULL);
+    KC_READ(t->leaves, KC_OF("leaves"), 'd', -1, &leaves);
     t->forests -= 1;
-    KC_NEED(t->forests >= 1 && t->forests <= KC_MOST_RAW && trees >= 1, n->first_tree);
-    KC_NEED(t->first_tree[0] == 0 && t->first_tree[t->forests] == trees, n->first_tree);
-    for (int32_t i = 0; i < t->forests; i++) KC_NEED(t->first_tree[i] < t->first_tree[i + 1], n->first_tree);
+    KC_NEED(t->forests >= 1 && t->forests <= KC_MOST_RAW && trees >= 1, KC_OF("first_tree"));
+    KC_NEED(t->first_tree[0] == 0 && t->first_tree[t->forests] == trees, KC_OF("first_tree"));
+    for (int32_t i = 0; i < t->forests; i++) KC_NEED(t->first_tree[i] < t->first_tree[i + 1], KC_OF("first_tree"));
     kc_node *grown = kc_take(l, (size_t)nodes + 1, sizeof *grown);
     uint32_t *first_node = kc_take(l, (size_t)trees + 1, sizeof *first_node);
     uint32_t *first_leaf = kc_take(l, (size_t)trees + 1, sizeof *first_leaf);
@@ -66,14 +61,14 @@ static int kc_grow_trees(kc_loading *l, kc_trees *t, const kc_trees_names *n) {
     t->nodes = grown, t->first_node = first_node, t->first_leaf = first_leaf, t->depth = 1;
     for (int32_t i = 0; i < trees; i++) {
         const int32_t first = (int32_t)first_node[i];
-        KC_NEED(counts[i] >= 0 && counts[i] <= 32000 && counts[i] <= nodes - first, n->nodes);
+        KC_NEED(counts[i] >= 0 && counts[i] <= 32000 && counts[i] <= nodes - first, KC_OF("nodes"));
         const int32_t deep = kc_grow(conditions + first, shape + first, counts[i], t->first_rule, grown + first);
-        KC_NEED(deep > 0, n->shape);
+        KC_NEED(deep > 0, KC_OF("shape"));
         if (deep > t->depth) t->depth = deep;
         first_node[i + 1] = (uint32_t)(first + counts[i]);
         first_leaf[i + 1] = first_leaf[i] + (uint32_t)counts[i] + 1;
     }
-    KC_NEED(first_node[trees] == (uint32_t)nodes && first_leaf[trees] == (uint32_t)leaves, n->nodes);
+    KC_NEED(first_node[trees] == (uint32_t)nodes && first_leaf[trees] == (uint32_t)leaves, KC_OF("nodes"));
     return 1;
 }
 
@@ -100,77 +95,75 @@ static int kc_round_leaves(kc_loading *l, kc_trees *t) {
     return 1;
 }
 
-static int kc_load_trees(kc_loading *l, kc_trees *t, const kc_trees_names *n, int own) {
+static int kc_load_trees(kc_loading *l, kc_trees *t, const char *word, int own) {
     kc_model *m = l->m;
     const int32_t rules = (int32_t)m->loaded.facts[KC_FACT_MIXED_RULES];
     int32_t numbers;
-    KC_READ(t->thresholds, n->thresholds, 'd', -1, &t->conditions);
-    KC_NEED(t->conditions >= rules && t->conditions <= 60000, n->thresholds);
+    KC_READ(t->thresholds, KC_OF("thresholds"), 'd', -1, &t->conditions);
+    KC_NEED(t->conditions >= rules && t->conditions <= 60000, KC_OF("thresholds"));
     t->first_rule = t->conditions - rules;
-    if (!kc_grow_trees(l, t, n)) return 0;
+    if (!kc_grow_trees(l, t, word)) return 0;
     unsigned char *taken = kc_take(l, (size_t)t->conditions + 1, 1);
     if (taken == NULL) return 0;
-    KC_READ(t->features, n->features, 'i', -1, &numbers);
-    KC_NEED(numbers % 3 == 0, n->features);
+    KC_READ(t->features, KC_OF("features"), 'i', -1, &numbers);
+    KC_NEED(numbers % 3 == 0, KC_OF("features"));
     t->feature_count = numbers / 3;
     for (int32_t i = 0; i < t->feature_count; i++) {
         const kc_slot slot = t->features[i];
-        KC_NEED(slot.from >= 0 && slot.from < m->features, n->features);
+        KC_NEED(slot.from >= 0 && slot.from < m->features, KC_OF("features"));
         if (!kc_claim(l, taken, t->first_rule, slot.first, slot.count)) return 0;
     }
     /* A row is walked by its features: each condition of a node must be one of theirs. */
-    for (int32_t i = 0; i < t->first_rule; i++) KC_NEED(taken[i], n->features);
-    if (!kc_read_below(l, n->parts, -1, 0, m->loaded.values, &t->parts, &t->part_count)) return 0;
-    KC_READ(t->problem_slots, n->problem_slots, 'i', -1, &numbers);
-    KC_NEED(numbers % 3 == 0, n->problem_slots);
+    for (int32_t i = 0; i < t->first_rule; i++) KC_NEED(taken[i], KC_OF("features"));
+    if (!kc_read_below(l, KC_OF("parts"), -1, 0, m->loaded.values, &t->parts, &t->part_count)) return 0;
+    KC_READ(t->problem_slots, KC_OF("problem_slots"), 'i', -1, &numbers);
+    KC_NEED(numbers % 3 == 0, KC_OF("problem_slots"));
     t->problem_slot_count = numbers / 3;
-    KC_READ(t->groups, n->groups, 'i', -1, &numbers);
-    KC_NEED(numbers % 2 == 0, n->groups);
+    KC_READ(t->groups, KC_OF("groups"), 'i', -1, &numbers);
+    KC_NEED(numbers % 2 == 0, KC_OF("groups"));
     t->group_count = numbers / 2;
     return !own || kc_round_leaves(l, t);
 }
 
 /* The slots of a pool: which conditions a combination decides. Those of all pools of a forest are the same but for their rows. */
-static int kc_load_slots(kc_loading *l, kc_pool *pool, const kc_trees *t, const kc_trees_names *n, kc_pool_group *groups) {
+static int kc_load_slots(kc_loading *l, kc_pool *pool, const kc_trees *t, const char *word, kc_pool_group *groups) {
     const int32_t *mixed, *fixed;
     int32_t slots, statics, row = 2;
     unsigned char *taken = kc_take(l, (size_t)t->conditions + 1, 1);
-    KC_READ(mixed, n->slots, 'i', -1, &slots);
-    KC_READ(fixed, n->static_slots, 'i', -1, &statics);
-    KC_NEED(slots % 4 == 0 && statics % 2 == 0, n->slots);
+    KC_READ(mixed, KC_OF("slots"), 'i', -1, &slots);
+    KC_READ(fixed, KC_OF("static_slots"), 'i', -1, &statics);
+    KC_NEED(slots % 4 == 0 && statics % 2 == 0, KC_OF("slots"));
     pool->slot_count = slots / 4, pool->static_slot_count = statics / 2;
-    KC_NEED(pool->group_count == t->group_count + pool->static_slot_count, n->static_slots);
+    KC_NEED(pool->group_count == t->group_count + pool->static_slot_count, KC_OF("static_slots"));
     kc_pool_slot *to = kc_take(l, (size_t)pool->slot_count + (size_t)pool->static_slot_count + 1, sizeof *to);
     if (taken == NULL || to == NULL) return 0;
     pool->slots = to, pool->static_slots = to + pool->slot_count;
     for (int32_t i = 0; i < t->problem_slot_count; i++) {
-        KC_NEED(t->problem_slots[i].from >= 0 && t->problem_slots[i].from < l->m->loaded.values, n->problem_slots);
+        KC_NEED(t->problem_slots[i].from >= 0 && t->problem_slots[i].from < l->m->loaded.values, KC_OF("problem_slots"));
         if (!kc_claim(l, taken, t->conditions, t->problem_slots[i].first, t->problem_slots[i].count)) return 0;
     }
     for (int32_t i = 0; i < pool->slot_count + pool->static_slot_count; i++, to++) {
         if (i < pool->slot_count) {
             to->first = mixed[4 * i], to->count = mixed[4 * i + 1], to->group = mixed[4 * i + 2], to->output = mixed[4 * i + 3];
             /* Groups come in order, each with a slot for each of its outputs. */
-            KC_NEED(to->group >= 0 && to->group < t->group_count, n->slots);
-            KC_NEED(i == 0 ? to->group == 0 : to->group == to[-1].group || to->group == to[-1].group + 1, n->slots);
-            KC_NEED(to->output >= 0 && to->output < l->m->loaded.programs[t->groups[to->group].program].output_count, n->slots);
+            KC_NEED(to->group >= 0 && to->group < t->group_count, KC_OF("slots"));
+            KC_NEED(i == 0 ? to->group == 0 : to->group == to[-1].group || to->group == to[-1].group + 1, KC_OF("slots"));
+            KC_NEED(to->output >= 0 && to->output < l->m->loaded.programs[t->groups[to->group].program].output_count, KC_OF("slots"));
         } else
             to->first = fixed[2 * (i - pool->slot_count)], to->count = fixed[2 * (i - pool->slot_count) + 1],
             to->group = t->group_count + i - pool->slot_count, to->output = 0;
         if (!kc_claim(l, taken, t->conditions, to->first, to->count)) return 0;
         to->row = row;
         row += (groups[to->group].count < to->count ? groups[to->group].count : to->count) + 1;
-        KC_NEED(row < 65000, n->slots);
+        KC_NEED(row < 65000, KC_OF("slots"));
     }
-    for (int32_t i = 0; i < t->conditions; i++) KC_NEED(taken[i], n->slots);
+    for (int32_t i = 0; i < t->conditions; i++) KC_NEED(taken[i], KC_OF("slots"));
     pool->rows = row;
     return 1;
 }
 
-typedef struct { const char *combinations, *member, *values, *band_of, *band; } kc_pool_names;
-
 /* `members` are read already. */
-static int kc_load_pool(kc_loading *l, kc_pool *pool, const kc_trees *t, const kc_trees_names *n, const kc_pool_names *names, int imitates) {
+static int kc_load_pool(kc_loading *l, kc_pool *pool, const kc_trees *t, const char *trees, const char *word, int imitates) {
     kc_model *m = l->m;
     const int32_t *counts;
     const double *values;
@@ -179,46 +172,37 @@ static int kc_load_pool(kc_loading *l, kc_pool *pool, const kc_trees *t, const k
     pool->trees = t, pool->imitates = imitates;
     pool->words = pool->configs <= 64 ? 1 : (pool->configs + 255) / 256 * 4;
     pool->screens = !imitates && pool->words > 1 && m->loaded.facts[KC_FACT_SCREENS] != 0;
-    if (!kc_read_below(l, names->combinations, -1, 1, (int64_t)pool->configs + 1, &counts, &pool->group_count)) return 0;
-    const uint16_t *member = kc_small_numbers(l, names->member, (size_t)pool->group_count * (size_t)pool->configs, 65535);
-    KC_READ(values, names->values, 'd', -1, &numbers);
-    KC_NEED(pool->group_count >= t->group_count, names->combinations);
+    if (!kc_read_below(l, KC_OF("combinations"), -1, 1, (int64_t)pool->configs + 1, &counts, &pool->group_count)) return 0;
+    const uint16_t *member = kc_small_numbers(l, KC_OF("member"), (size_t)pool->group_count * (size_t)pool->configs, 65535);
+    KC_READ(values, KC_OF("values"), 'd', -1, &numbers);
+    KC_NEED(pool->group_count >= t->group_count, KC_OF("combinations"));
     kc_pool_group *groups = kc_take(l, (size_t)pool->group_count + 1, sizeof *groups);
     if (member == NULL || groups == NULL) return 0;
     pool->groups = groups, pool->most_combinations = 1, pool->most_outputs = 1;
     for (int32_t i = 0; i < pool->group_count; i++, member += pool->configs) {
         const int64_t parts = i < t->group_count ? t->groups[i].parts : 1;
         const int64_t outputs = i < t->group_count ? m->loaded.programs[t->groups[i].program].output_count : 1;
-        KC_NEED(parts >= 0 && parts * counts[i] <= numbers - next, names->values);
-        for (int32_t k = 0; k < pool->configs; k++) KC_NEED(member[k] < counts[i], names->member);
+        KC_NEED(parts >= 0 && parts * counts[i] <= numbers - next, KC_OF("values"));
+        for (int32_t k = 0; k < pool->configs; k++) KC_NEED(member[k] < counts[i], KC_OF("member"));
         groups[i].count = counts[i], groups[i].member = member, groups[i].values = values + next;
         groups[i].bits = counts[i] <= @MOST_SETS@ ? pool->bits : -1;
         pool->bits += groups[i].bits < 0 ? 0 : counts[i];
         if (counts[i] > pool->most_combinations) pool->most_combinations = counts[i];
-        KC_NEED(outputs * counts[i] < (int64_t)KC_MOST_BYTES / 8, names->combinations);
+        KC_NEED(outputs * counts[i] < (int64_t)KC_MOST_BYTES / 8, KC_OF("combinations"));
         if (outputs * counts[i] > pool->most_outputs) pool->most_outputs = (int32_t)(outputs * counts[i]);
         next += parts * counts[i];
     }
-    if (!kc_read_below(l, names->band_of, -1, 0, l->m->candidates, &pool->band_of, &pool->bands)) return 0;
+    if (!kc_read_below(l, KC_OF("band_of"), -1, 0, l->m->candidates, &pool->band_of, &pool->bands)) return 0;
     for (int32_t i = 0; i < pool->bands; i++) {
         int32_t cells = 0;
         kc_table(l, "tried.low", 'd', -1, &cells);
-        KC_NEED(pool->band_of[i] < cells / m->problem.count, names->band_of);
+        KC_NEED(pool->band_of[i] < cells / m->problem.count, KC_OF("band_of"));
     }
-    pool->band = kc_small_numbers(l, names->band, (size_t)pool->configs, pool->bands);
-    return pool->band != NULL && kc_load_slots(l, pool, t, n, groups);
+    pool->band = kc_small_numbers(l, KC_OF("band"), (size_t)pool->configs, pool->bands);
+    return pool->band != NULL && kc_load_slots(l, pool, t, trees, groups);
 }
 
 static int kc_load_pools(kc_loading *l) {
-    static const kc_trees_names names[2] = {
-        {"model.thresholds", "model.features", "model.conditions", "model.shape", "model.nodes", "model.leaves", "model.first_tree",
-         "model.problem_slots", "model.groups", "model.parts", "model.slots", "model.static_slots"},
-        {"small.thresholds", "small.features", "small.conditions", "small.shape", "small.nodes", "small.leaves", "small.first_tree",
-         "small.problem_slots", "small.groups", "small.parts", "small.slots", "small.static_slots"}};
-    static const kc_pool_names pools[3] = {
-        {"portfolio.combinations", "portfolio.member", "portfolio.values", "portfolio.band_of", "portfolio.band"},
-        {"full.combinations", "full.member", "full.values", "full.band_of", "full.band"},
-        {"quick.combinations", "quick.member", "quick.values", "quick.band_of", "quick.band"}};
     kc_model *m = l->m;
     const int64_t *facts = m->loaded.facts;
     const int has_portfolio = facts[KC_FACT_HAS_PORTFOLIO] != 0, has_full = facts[KC_FACT_HAS_FULL] != 0;
@@ -235,23 +219,24 @@ static int kc_load_pools(kc_loading *l) {
     m->pools[KC_QUICK].members = m->tree_members = m->pools[KC_PORTFOLIO].members;
     m->pools[KC_QUICK].configs = has_quick ? m->pools[KC_PORTFOLIO].configs : 0;
     for (int which = 0; which < 2; which++) {
+        const char *const word = which ? "small" : "model";
         kc_trees *t = which ? &m->small : &m->model;
         if (which ? !has_quick : m->loaded.kind != KC_GBDT) continue;
-        if (!kc_load_trees(l, t, &names[which], !which)) return 0;
-        KC_NEED(which ? t->forests == 1 : t->forests == m->loaded.raw, names[which].first_tree);
+        if (!kc_load_trees(l, t, word, !which)) return 0;
+        KC_NEED(which ? t->forests == 1 : t->forests == m->loaded.raw, KC_OF("first_tree"));
         for (int32_t i = 0; i < t->group_count; i++) {
-            KC_NEED(t->groups[i].parts >= 0 && t->groups[i].parts <= KC_MOST_VALUES, names[which].groups);
-            KC_NEED(t->groups[i].program >= 0 && t->groups[i].program < m->loaded.program_count, names[which].groups);
+            KC_NEED(t->groups[i].parts >= 0 && t->groups[i].parts <= KC_MOST_VALUES, KC_OF("groups"));
+            KC_NEED(t->groups[i].program >= 0 && t->groups[i].program < m->loaded.program_count, KC_OF("groups"));
             const int32_t outputs = m->loaded.programs[t->groups[i].program].output_count;
             if (!kc_role(l, t->groups[i].program, t->part_count + t->groups[i].parts, outputs)) return 0;
         }
     }
     if (m->loaded.kind == KC_GBDT) {
         const kc_trees *t = &m->model;
-        if (has_portfolio && !kc_load_pool(l, &m->pools[KC_PORTFOLIO], t, &names[0], &pools[0], 0)) return 0;
-        if (has_full && !kc_load_pool(l, &m->pools[KC_FULL], t, &names[0], &pools[1], 0)) return 0;
+        if (has_portfolio && !kc_load_pool(l, &m->pools[KC_PORTFOLIO], t, "model", "portfolio", 0)) return 0;
+        if (has_full && !kc_load_pool(l, &m->pools[KC_FULL], t, "model", "full", 0)) return 0;
     }
-    return !has_quick || kc_load_pool(l, &m->pools[KC_QUICK], &m->small, &names[1], &pools[2], 1);
+    return !has_quick || kc_load_pool(l, &m->pools[KC_QUICK], &m->small, "small", "quick", 1);
 }
 
 static int kc_load_forests_of_gbdt(kc_loading *l) {

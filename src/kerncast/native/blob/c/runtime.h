@@ -21,22 +21,15 @@ extern "C" {
 
 #define KERNCAST_MISSING INT64_MIN /* a parameter that is not given, or does not apply */
 #define KERNCAST_MOST_PARAMETERS @MOST_PARAMETERS@ /* of a problem, and of a config */
+#ifndef KERNCAST_API
+#define KERNCAST_API
+#endif
+
+/* What a problem or a config points to: its first number. Several problems lie one after the other. */
+typedef int64_t kerncast_problem, kerncast_config;
 
 @ENUMERATIONS@
 typedef enum { KERNCAST_PROBLEM = 0, KERNCAST_CONFIG = 1 } kerncast_side;
-
-typedef struct {
-    kerncast_status status;
-    kerncast_tier tier;
-    int32_t candidate; /* the config's number, or -1 */
-    int32_t parameter; /* the problem parameter at fault, or -1 */
-    int64_t config[KERNCAST_MOST_PARAMETERS];
-    double time_ns, lower_ns, upper_ns; /* expected, and the 90 % interval */
-    double efficiency;                  /* expected: best time over this config's */
-    kerncast_pin_state pin;
-    const char *label; /* the kernel's name in the training data; empty if it has none */
-    char message[@MESSAGE_BYTES@];
-} kerncast_answer;
 
 typedef struct kerncast_model kerncast_model;
 typedef struct kerncast_context kerncast_context;
@@ -70,29 +63,9 @@ uint64_t kerncast_schema(const kerncast_model *model);      /* that of a C expor
 void kerncast_problem_init(const kerncast_context *context, int64_t *problem);
 void kerncast_config_init(const kerncast_context *context, int64_t *config);
 
-/* The config to run. The tree answers without a time, and leaves what it is unsure of to the portfolio. */
-kerncast_status kerncast_select(kerncast_context *context, const int64_t *problem, kerncast_tier tier, kerncast_answer *answer);
-/* The same for many problems, one after the other; each answer has its own status. */
-void kerncast_select_many(kerncast_context *context, const int64_t *problems, size_t count, kerncast_tier tier,
-                          kerncast_answer *answers);
-/* The best configs, best first: those of the tier, then all others; with a capacity of 0 `answers` may be NULL. */
-kerncast_status kerncast_rank(kerncast_context *context, const int64_t *problem, kerncast_tier tier, kerncast_answer *answers,
-                              size_t capacity, size_t *count);
 /* The time of any config. */
 kerncast_status kerncast_predict(const kerncast_context *context, const int64_t *problem, const int64_t *config,
                                  kerncast_answer *answer);
-
-/* What exists and what is fixed, for one context, from the next call on; remembered answers are forgotten. Configs are named
-   by their candidate numbers. */
-/* One byte for each of the kerncast_candidates() configs, 0 for those that are never to be chosen. It replaces earlier masks
-   and kerncast_deny; what the export denies stays denied. */
-kerncast_status kerncast_set_available(kerncast_context *context, const unsigned char *available, size_t count);
-kerncast_status kerncast_deny(kerncast_context *context, int32_t candidate);
-/* Problems that agree with `problem` in all parameters that are not KERNCAST_MISSING get this config; -1: they are left to
-   the model again. The last pin that matches counts. Refused if the config cannot run such a problem or is not available;
-   `answer` says why, and may be NULL. A context holds @MOST_PINS@ pins. */
-kerncast_status kerncast_pin(kerncast_context *context, const int64_t *problem, int32_t candidate, kerncast_answer *answer);
-kerncast_status kerncast_clear_overrides(kerncast_context *context); /* back to what was exported */
 
 int32_t kerncast_candidates(const kerncast_context *context);
 kerncast_status kerncast_candidate(const kerncast_context *context, int32_t candidate, int64_t *config);
@@ -101,14 +74,10 @@ kerncast_status kerncast_candidate(const kerncast_context *context, int32_t cand
 const char *kerncast_label(const kerncast_context *context, int32_t candidate);
 const char *kerncast_label_for(const kerncast_context *context, const int64_t *problem, int32_t candidate);
 
-/* For tests and tools: scores (low is chosen, infinite where it cannot run) and times of a tier's configs, and features. */
-kerncast_status kerncast_scores(kerncast_context *context, const int64_t *problem, kerncast_tier tier, double *scores,
-                                double *times_ns, size_t capacity);
+/* For tests and tools: the features of a vector. */
 kerncast_status kerncast_features(const kerncast_context *context, const int64_t *problem, const int64_t *config, double *features,
                                   size_t capacity);
-const char *kerncast_status_name(kerncast_status status);
-const char *kerncast_tier_name(kerncast_tier tier);
-
+@CALLS@
 #ifdef __cplusplus
 }
 #endif
