@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 help:
 	@echo "make quickstart   measure GEMM kernels on this machine and see what choosing is worth (under 5 minutes)"
-	@echo "make test         lint, types, layers, tests; of one folder of tests/ alone: make test ONLY=backends"
+	@echo "make test         lint, types, layers, tests; of one folder of tests/ alone: make test ONLY=measuring"
 	@echo "make rest         the tests that the last 'make test' left out, for a machine that now has what they need"
 	@echo "make soak         the tests with their long batteries: new random examples, thousands of them; ten minutes of sweeping, 10^8 rows (hours)"
 	@echo "make bench        run every benchmark, and keep what it measured in benchmarks/results/"
@@ -61,7 +61,7 @@ check: $(VENV)/.dev
 # the order of tests/conftest.py. Tests start hundreds of interpreters, which read bytecode rather than compile again.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# `make test` checks while it tests, and ends with what ran and what was left out. `make test ONLY=backends` runs the tests in
+# `make test` checks while it tests, and ends with what ran and what was left out. `make test ONLY=measuring` runs the tests in
 # tests/backends alone.
 ONLY :=
 test: $(VENV)/.dev

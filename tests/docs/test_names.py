@@ -1,5 +1,7 @@
 """Every dotted name of kerncast in a page exists: in its text, its Python, its directives, and behind `python -m`."""
 
+import re
+
 import pytest
 from page_blocks import PAGES, ROOT
 from page_names import wrong_names
@@ -12,6 +14,14 @@ def test_every_name_in_a_page_exists(page):
     """A method that was renamed is found where a reader would copy it from."""
     wrong = [f"{page.name}:{line}: {name}" for line, name in wrong_names(page.read_text())]
     assert not wrong, "these names do not exist:\n" + "\n".join(wrong)
+
+
+def test_every_path_in_contributing_exists():
+    """Below the repository, below the package, or in the place that the same cell names first."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`((?:[a-z_]+/)+[\w.]*)`", text)) - {"docs/_build/"}
+    missing = [path for path in named if not any((root / path).exists() for root in (ROOT, ROOT / "src" / "kerncast"))]
+    assert not missing, missing
 
 
 def block(language, *lines):
@@ -31,7 +41,7 @@ def block(language, *lines):
         (block("python", "import kerncast", "for line in kerncast.evaluate('m', 'd').worst:", "    line.device, line.devic"),
          [(5, "line.devic")]),
         (block("python", "from kerncast.core.op import Problem, Problm", "import kerncast.nothing"),
-         [(3, "kerncast.evaluating.solutions.inductor.op.Problm"), (4, "kerncast.nothing")]),
+         [(3, "kerncast.core.op.Problm"), (4, "kerncast.nothing")]),
         (block("python", "import kerncast as kc", "pick = kc.Selector('m')", "pick(M=1).time_n",
                "[a.x for a in pick.rank({}, 3)]", "kc.Store.open('s').find('gemm').load().predic({})",
                "kc = make(lambda pick: pick.x)", "kc.anything"),
