@@ -12,7 +12,7 @@ from tests.support.needs import NEVER_IN_CI, SECOND_STAGE, require
 from kerncast.app import cli
 from kerncast.core.progress import Progress
 from kerncast.native import build
-from kerncast.testing.repeats import soaking
+from kerncast.testing import soaking
 
 # The same examples in every run, however slow the machine is. `make soak` draws new ones.
 settings.register_profile(

@@ -11,8 +11,8 @@ from kerncast.answering.exporters.project import write_project
 from kerncast.native.build import FLAGS
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, tiers_named
+from kerncast.testing import SOAK
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.testing.repeats import SOAK
 from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 

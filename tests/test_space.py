@@ -13,7 +13,7 @@ from kerncast.core import enumeration
 from kerncast.core.expr import Namespace, Symbol, log2, symbol
 from kerncast.core.space import Bool, Categorical, Choice, Constraint, Int, PowerOfTwo, Space
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.testing.repeats import repeats
+from kerncast.testing import repeats
 
 KIND = Categorical({"tiled": 3, "library": 1})
 

@@ -14,9 +14,8 @@ from kerncast.data.formats import Options
 from kerncast.data.importing import import_files
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library.registry import FAMILIES
-from kerncast.testing.importers import ImporterContract
+from kerncast.testing.importers import ImporterContract, sample_of
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.testing.variations import sample_of
 
 CONFIGS = [(x, y) for x in (16, 32, 64) for y in (1, 2)]
 ODD = 'a "quoted", text\nwith a line = [break]; \u2028 <b>é</b>'

@@ -21,8 +21,8 @@ from kerncast.data.formats import Options
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.library.declared.diagram import alive, diagram_of, is_everything, points_of, read, written
+from kerncast.testing import repeats
 from kerncast.testing.importers import ImporterContract
-from kerncast.testing.repeats import repeats
 
 HEADER = {
     "device_name": "Some GPU 9000",

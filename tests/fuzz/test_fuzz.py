@@ -33,7 +33,7 @@ from kerncast.models.store.store import Store
 from kerncast.native.overrides import read_overrides
 from kerncast.native.tiers.build import read_tiers
 from kerncast.regenerating import routine
-from kerncast.testing.repeats import repeats
+from kerncast.testing import repeats
 
 CORPUS = Path(__file__).parent / "corpus"
 ELSEWHERE = Path(__file__).parents[1] / "fixtures" / "made_elsewhere"

@@ -7,7 +7,7 @@ import time
 from tests.support import chaos
 from tests.support.machine import Machine
 
-from kerncast.testing.repeats import repeats
+from kerncast.testing import repeats
 
 # Gives 200 vectors every fault at least once.
 SEED = 18402

@@ -16,9 +16,9 @@ from kerncast.native.blob.runtime import OPERANDS, BlobBinding, compiled_runtime
 from kerncast.native.blob.sections import blob
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, build_tiers, tiers_named
+from kerncast.testing import repeats
 from kerncast.testing.exported import COMPILERS, SANITIZED, STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.testing.repeats import repeats
 from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 

@@ -15,8 +15,8 @@ from kerncast.core.space import Space
 from kerncast.errors import InvalidValue
 from kerncast.library.registry import FAMILIES
 from kerncast.native.query import Identity, query_source
+from kerncast.testing import repeats
 from kerncast.testing.exported import COMPILERS, EACH_COMPILER
-from kerncast.testing.repeats import repeats
 
 # -- what is asked arrives, what is answered is JSON ---------------------------------------------------------------
 

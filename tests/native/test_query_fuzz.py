@@ -11,7 +11,7 @@ from query_requests import DECLARED, DECLARED_REFUSED, REFUSED
 from query_toy import SANITIZED, STATUSES, STRICT, build
 
 from kerncast.answering.json_text import NotJson, scan
-from kerncast.testing.repeats import repeats
+from kerncast.testing import repeats
 
 SEEDS = [text if isinstance(text, bytes) else text.encode() for text, _, _ in REFUSED.values() if len(text) < 200]
 SEEDS += ['[{"M": 1, "größe": -7.0e2, "dtype": "😀"}, {"problem": {"M": 4, "mask": null}, "tier": "tree"}]'.encode()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerncast.testing.repeats import repeats
+from kerncast.testing import repeats
 
 TEXTS = (
     "*/ int stranger; /*",

@@ -20,7 +20,7 @@ from tests.support.browser import chromium
 from kerncast.measuring.backends.cpu.build import find_compiler
 from kerncast.measuring.backends.opencl import OpenClBackend
 from kerncast.measuring.backends.triton import TritonBackend
-from kerncast.testing.repeats import soaking
+from kerncast.testing import soaking
 
 SECOND_STAGE = "KERNCAST_SECOND_STAGE"
 # What CI's second stage may leave out as well.

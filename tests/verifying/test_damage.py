@@ -2,7 +2,7 @@
 
 from tests.support.damage import all_counts
 
-from kerncast.testing.repeats import repeats
+from kerncast.testing import repeats
 
 
 def test_no_damage_is_a_traceback_or_another_answer(made, tmp_path, monkeypatch):

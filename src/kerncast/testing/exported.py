@@ -24,7 +24,7 @@ from kerncast.native import MISSING, encode
 from kerncast.native.binding import Binding
 from kerncast.native.header import schema_number
 from kerncast.native.lower import Artefact
-from kerncast.testing.repeats import soaking
+from kerncast.testing import soaking
 
 # Sanitizers watch the most without optimization, and a compiler is done in a third of the time.
 LEVEL = "-O1" if soaking() else "-O0"

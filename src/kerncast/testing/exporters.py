@@ -35,6 +35,7 @@ from kerncast.native.header import c_header, schema_number
 from kerncast.native.interpreter import Interpreter
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, build_tiers
+from kerncast.testing import repeats
 from kerncast.testing.exported import (
     COMPILERS,
     CPP_STRICT,
@@ -50,7 +51,6 @@ from kerncast.testing.exported import (
     same_answers,
 )
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
-from kerncast.testing.repeats import repeats
 from kerncast.training.procedure import Recipe
 from kerncast.training.train import train
 

@@ -18,10 +18,10 @@ from kerncast.native.blob.sections import blob
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, build_tiers
 from kerncast.native.tiers.distill import COMPARED
+from kerncast.testing import repeats
 from kerncast.testing.exported import COMPILERS, LEVEL, STRICT
 from kerncast.testing.exporters import ExporterContract
 from kerncast.testing.models import synthetic_dataset
-from kerncast.testing.repeats import repeats
 from kerncast.training.train import Recipe, train
 
 

@@ -7,9 +7,9 @@ import polars as pl
 
 from kerncast.data import schema
 from kerncast.library.registry import FAMILIES
+from kerncast.testing import repeats
 from kerncast.testing.exporters import ExporterContract
 from kerncast.testing.models import synthetic_dataset
-from kerncast.testing.repeats import repeats
 
 SHAPES = {
     "moe": {

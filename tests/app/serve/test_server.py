@@ -17,7 +17,7 @@ from kerncast.app.serve import running
 from kerncast.app.serve.app import QueryAnswers, create_app
 from kerncast.app.serve.server import Settings
 from kerncast.app.serve.sources import Sources
-from kerncast.testing.repeats import repeats, soaking
+from kerncast.testing import repeats, soaking
 
 EXP = {"op": "exp", "device": "wormhole_b0", "dim2": 320, "dim3": 640, "dtype": "bf16", "buffer": "dram"}
 DEADLINE = 60

@@ -37,7 +37,7 @@ from kerncast.core.expr import (
 from kerncast.core.expr.nodes import as_expr
 from kerncast.core.expr.program import FEW_ROWS
 from kerncast.errors import InvalidValue
-from kerncast.testing.repeats import repeats
+from kerncast.testing import repeats
 
 NAMES = ("p.a", "p.b", "c.x", "hw.n")
 SYMBOLS = [symbol(Symbol(name)) for name in NAMES]

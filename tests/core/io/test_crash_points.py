@@ -9,7 +9,7 @@ import pytest
 from tests.support.crash_cases import CASES, faults_at, prepare, undisturbed
 
 from kerncast.core.io import atomic
-from kerncast.testing.repeats import repeats, soaking
+from kerncast.testing import repeats, soaking
 
 
 @pytest.fixture(scope="module")

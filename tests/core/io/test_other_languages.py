@@ -20,7 +20,7 @@ from kerncast.core.io import html
 from kerncast.core.io.quoting import markdown_code, markdown_text, toml_comment, toml_string, toml_table, word
 from kerncast.core.io.terminal import LONGEST_LINE, TextTable, json_printable, line
 from kerncast.data.formats.table.guess import draft_mapping
-from kerncast.testing.repeats import repeats
+from kerncast.testing import repeats
 
 # What a stranger can put into a file: any characters, the strange ones often.
 ODD = "\"'\\`|*_[]<>&#$\n\r\t\x1b\x9b\u202e\ud800"

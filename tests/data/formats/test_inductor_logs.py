@@ -9,8 +9,8 @@ import pytest
 import kerncast
 from kerncast.data.formats import Options
 from kerncast.errors import BadFile, InvalidValue, KerncastError
+from kerncast.testing import repeats
 from kerncast.testing.importers import ImporterContract
-from kerncast.testing.repeats import repeats
 
 
 def tile(m, n, k, stages, warps, separator=", ", **more):

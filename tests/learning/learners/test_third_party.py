@@ -11,9 +11,9 @@ from kerncast.answering.selector import Selector
 from kerncast.errors import BadFile, NotFound
 from kerncast.learning.learners.kinds import learner_class, learner_kinds
 from kerncast.native.tiers.build import TierOptions
+from kerncast.testing import repeats
 from kerncast.testing.exporters import ExporterContract
 from kerncast.testing.models import ModelContract, synthetic_dataset, synthetic_rows
-from kerncast.testing.repeats import repeats
 
 PACKAGE = '''
 """Ridge regression over logarithms of features: once with C, once without."""

@@ -26,7 +26,7 @@ from kerncast.measuring.backends.cpu.gemm import make_matrices
 from kerncast.measuring.backends.cpu.gemm.codegen import Micro, Packer
 from kerncast.measuring.backends.cpu.gemm.plan import ProductGeometry
 from kerncast.measuring.backends.cpu.inputs import InputCache
-from kerncast.testing.repeats import repeats
+from kerncast.testing import repeats
 
 LAYOUTS = ("rcr", "rrr", "crr", "ccr")
 # Ones, primes, sizes just beside a tile or a vector, one long K that needs several blocks.

@@ -12,7 +12,7 @@ from kerncast.errors import InvalidValue, NotFound
 from kerncast.models.model import Model
 from kerncast.models.products import _divisors
 from kerncast.models.store.store import Store
-from kerncast.testing.repeats import repeats
+from kerncast.testing import repeats
 
 BY_TILES = {name: value for name, value in WIDE.items() if name not in ("height_tiles", "width_tiles")}
 
