@@ -26,7 +26,7 @@ from kerncast.data import Dataset
 from kerncast.data.formats import Options
 from kerncast.data.importing import import_files
 from kerncast.data.label_shift import without_suspect
-from kerncast.data.quality import label_shift
+from kerncast.data.quality import inspect_family
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import folds_of
 from kerncast.learning.scoring.metrics import runtime_figures
@@ -156,7 +156,7 @@ def main() -> int:
         stated += score(name, dataset.families[0], rows)
     dataset, rows = rows_of("final_exp_dataset.csv", {"func": "exp"})
     family = dataset.families[0]
-    found = label_shift(family, rows)
+    found = inspect_family(family, rows)["label_shift"]
     print(f"final_exp: inspect finds {found['suspect_rows']:,} rows whose labels belong to other rows")
     kept = without_suspect(family, rows)
     stated += score("final_exp, suspect rows left out", family, kept)

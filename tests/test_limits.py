@@ -59,12 +59,12 @@ def test_rows_faster_than_the_device_allows_are_counted_with_the_worst():
                                 {"problem.dtype": "fp16", "problem.layout": "rcr", "config.kind": "library"}.items()},
     )  # fmt: skip
     rows = schema.conform(family, frame)
-    found = quality.faster_than_possible(family, rows)
+    found = quality.inspect_family(family, rows)["faster_than_possible"]
     assert (found["checked_rows"], found["rows"], found["worst"]["problem"]["M"]) == (5, 2, 4096)
     assert limits.sentence(found).startswith("2 of 5 rows are faster than the device allows (worst: M=4096 N=4096 K=4096")
     table = build_table(family, rows, {"a100": devices.get("a100")}, "x")
     assert limits.faster_than_possible(table.rows.frame, table.time_ns, table.rows.floor_ns) == found
-    unknown = quality.faster_than_possible(family, rows.with_columns(device=pl.lit("mystery")))
+    unknown = quality.inspect_family(family, rows.with_columns(device=pl.lit("mystery")))["faster_than_possible"]
     assert unknown == {"checked_rows": 0, "rows": 0, "worst": None}
 
 

@@ -128,7 +128,7 @@ def test_noise_and_disagreements_come_from_repeats_only():
     )
     (band,) = quality.inspect_family(TRITON, frame)["noise"]
     assert (band["band"], band["measurements"]) == ("under 10 us", 2)
-    found = quality.disagreements(frame)
+    found = quality.inspect_family(TRITON, frame)["disagreements"]
     assert (found["measurements"], found["worst"][0]["ratio"]) == (1, pytest.approx(1.8))
 
 
@@ -141,7 +141,7 @@ def test_measurements_whose_repeats_ended_differently_are_named_with_their_statu
     configs = [seven[0]] * 3 + [(32, 32, 8)] * 2 + [config for config in seven[1:] for _ in range(2)]
     statuses += ["ok", "timeout"] * 6
     times = [1000.0 if status == "ok" else None for status in statuses]
-    found = quality.disagreements(triton_rows(configs, times, status=pl.Series(statuses)))
+    found = quality.inspect_family(TRITON, triton_rows(configs, times, status=pl.Series(statuses)))["disagreements"]
     assert (found["mixed_statuses"], len(found["mixed_examples"])) == (7, 5)
     first = found["mixed_examples"][0]
     assert first["statuses"] == {"ok": 1, "timeout": 2}
@@ -162,10 +162,10 @@ def test_the_fastest_config_is_by_the_median_of_its_repeats():
 def test_configs_that_no_feature_tells_apart_are_named(monkeypatch):
     """Aliasing: the check looks at features, not at parameters."""
     frame = triton_rows([(16, 16, 4), (16, 32, 4), (32, 16, 4)], [1.0, 2.0, 3.0])
-    assert quality.aliased_configs(TRITON, frame)["groups"] == 0
+    assert quality.inspect_family(TRITON, frame)["aliased_configs"]["groups"] == 0
     blind = type(TRITON)()
     blind.features = lambda p, c, hw: {"block_mn": c.BLOCK_M * c.BLOCK_N}
-    found = quality.aliased_configs(blind, frame)
+    found = quality.inspect_family(blind, frame)["aliased_configs"]
     assert (found["groups"], found["configs"]) == (1, 2)
     assert {(c["BLOCK_M"], c["BLOCK_N"]) for c in found["examples"][0]} == {(16, 32), (32, 16)}
 
@@ -173,7 +173,8 @@ def test_configs_that_no_feature_tells_apart_are_named(monkeypatch):
 def test_rows_that_ran_though_declared_impossible_are_counted():
     """Either the constraint or the table is wrong; both are worth knowing."""
     frame = triton_rows([(512, 512, 4), (16, 16, 4)], [1.0, 2.0])
-    (found,) = quality.measured_though_impossible(TRITON, frame.with_columns(pl.lit(8).alias("config.num_stages")))
+    deep = frame.with_columns(pl.lit(8).alias("config.num_stages"))
+    (found,) = quality.inspect_family(TRITON, deep)["measured_though_impossible"]
     assert (found["constraint"], found["rows"]) == ("shared_memory_fits", 1)
 
 

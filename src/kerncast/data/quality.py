@@ -13,33 +13,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.core.arrays import Ints
-from kerncast.core.expr import Program
 from kerncast.core.op import Family
-from kerncast.data import manifest as hardware
-from kerncast.data import schema
-from kerncast.data.condensed import (
-    PLACE,
-    READ,
-    Condensed,
-    RowsAt,
-    condense,
-    contradictions,
-    disagreements,
-    names_of,
-    noise,
-    repeated,
-)
+from kerncast.data import manifest, schema
+from kerncast.data.condensed import OK, PLACE, READ, Condensed, RowsAt, condense, contradictions, noise, repeated
 from kerncast.data.dataset import Dataset
 from kerncast.data.filters import Condition, columns_of, draw_problems
-from kerncast.data.label_shift import DeviceOf, LabelShift, find_label_shift, find_shift_in
-from kerncast.data.row_checks import RowChecks, faster_than_possible, isolated_rows, measured_though_impossible
+from kerncast.data.label_shift import DeviceOf, find_shift_in
+from kerncast.data.row_checks import Impossible, Report, TooFast, isolated_rows
 from kerncast.data.summary import noise_of_samples
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library import devices
-
-__all__ = ["aliased_configs", "disagreements", "faster_than_possible", "inspect_dataset", "inspect_family", "label_shift",
-           "measured_though_impossible"]  # fmt: skip
 
 # Aliases are looked for among at most this many configs, on this many problems.
 ALIAS_CONFIGS = 20_000
@@ -50,12 +33,6 @@ MOST_FASTEST = 20_000
 MOST_ROWS = 15_000_000
 # Rows that are checked for shifted labels: 300,000 take a quarter of a minute.
 SHIFT_ROWS = 600_000
-
-Report = dict[str, Any]
-
-
-def _not_checked(why: str) -> Report:
-    return {"checked_rows": 0, "note": f"not checked {why}", "suspect_rows": 0, "stretches": []}
 
 
 @dataclass(frozen=True)
@@ -81,7 +58,10 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
             unknown = error
             continue
         if section is not None:
-            sections.append({**section, **_further(dataset, family, where)})
+            if dataset.rows_of(family) <= MOST_ROWS:  # these are read of the stored rows by themselves
+                section["isolated_times"] = isolated_rows(dataset, family, where)
+                section["noise_of_samples"] = noise_of_samples(dataset.scan(family, where))
+            sections.append(section)
     if not sections and unknown is not None:
         raise unknown
     if not sections:
@@ -92,17 +72,9 @@ def inspect_dataset(dataset: Dataset, where: Sequence[str] = ()) -> Report:
         "rows": sum(section["rows"] for section in sections),
         "unfinished": None if dataset.completeness is None else asdict(dataset.completeness),
         "sources": [{"name": item.name, "format": item.format, "digest": item.digest} for item in dataset.contents.sources],
-        "hardware": [hardware.as_json(item, dataset.device(item.device)) for item in dataset.hardware],
+        "hardware": [manifest.as_json(item, dataset.device(item.device)) for item in dataset.hardware],
         "families": sections,
     }
-
-
-def _further(dataset: Dataset, family: Family, where: Sequence[str]) -> Report:
-    """What is read of the stored rows by itself; of very many rows it is left out."""
-    if dataset.rows_of(family) > MOST_ROWS:
-        return {}
-    samples = noise_of_samples(dataset.scan(family, where))
-    return {"isolated_times": isolated_rows(dataset, family, where), "noise_of_samples": samples}
 
 
 def _section(dataset: Dataset, family: Family, where: Sequence[str]) -> Report | None:
@@ -119,11 +91,14 @@ def _section(dataset: Dataset, family: Family, where: Sequence[str]) -> Report |
         lambda places, chosen: dataset.rows_at(family, places, conditions, chosen or columns),
     )
     why = "with `where`, which removes neighbouring rows" if where else "in drawn problems, which lack neighbouring rows"
-    found = _inspected(family, source, dataset.device, _not_checked(why) if conditions else None)
-    if found is None or total <= MOST_ROWS:
-        return found
-    counted = {name: _counts(dataset.scan(family, where), column) for name, column in _COUNTS.items()}
-    return {**found, "rows": total, **counted}
+    section = _inspected(family, source, dataset.device, f"not checked {why}" if conditions else "")
+    if section is None or total <= MOST_ROWS:
+        return section
+    for name, column in _COUNTS.items():
+        counted = dataset.scan(family, where).group_by(column).len().collect(engine="streaming")
+        counted = counted.sort("len", column, descending=[True, False])
+        section[name] = {("unknown" if value is None else str(value)): count for value, count in counted.iter_rows()}
+    return {**section, "rows": total}
 
 
 # A problem counts once for each device.
@@ -131,77 +106,66 @@ _PLACED = pl.struct("device", "problem").hash(seed=0).alias("problem")
 _COUNTS = {"devices": "device", "software": "software", "backends": "backend", "statuses": "status"}
 
 
-def _counts(rows: pl.LazyFrame, column: str) -> dict[str, int]:
-    counted = rows.group_by(column).len().collect(engine="streaming").sort("len", column, descending=[True, False])
-    return {("unknown" if value is None else str(value)): count for value, count in counted.iter_rows()}
-
-
 def inspect_family(family: Family, rows: pl.DataFrame, device_of: DeviceOf = devices.get) -> Report:
     """The section of a family for rows that are in memory."""
     source = _Rows(lambda: iter([rows]), lambda places, chosen: rows[places].select(chosen or pl.all()))
-    found = _inspected(family, source, device_of, None)
-    if found is None:
+    section = _inspected(family, source, device_of)
+    if section is None:
         raise InvalidValue(f"there are no rows of {family.id} to look at")
-    return found
+    return section
 
 
-def _inspected(family: Family, source: _Rows, device_of: DeviceOf, unchecked: Report | None) -> Report | None:
-    """One family's section; `unchecked` is what it says of shifted labels if these are not looked for."""
-    checks = RowChecks(family, device_of)
+def _inspected(family: Family, source: _Rows, device_of: DeviceOf, not_shifted: str = "") -> Report | None:
+    """One family's section; `not_shifted` says why shifted labels are not looked for, if they are not."""
+    impossible, too_fast = Impossible(family, device_of), TooFast(family, device_of)
+
+    def check(rows: pl.DataFrame) -> None:
+        ok = rows.filter(pl.col("status") == OK)
+        if ok.height:
+            impossible.add(ok)
+            too_fast.add(ok)
+
     # Beside this thread: most of the time of both is spent in libraries that let others run.
     with ThreadPoolExecutor(1) as beside:
-        rows = condense(_checked(source.pieces(), checks, beside))
+        rows = condense(_with(check, source.pieces(), beside))
         if not rows.frame.height:
             return None
-        shift = beside.submit(
-            lambda: _shift_report(_shift(family, rows, source.at, device_of)) if unchecked is None else unchecked
-        )
-        return {**_told(family, rows, source, checks, device_of), "label_shift": shift.result()}
+        shift = beside.submit(_label_shift, family, rows, source.at, device_of, not_shifted)
+        again, devices_there = repeated(rows), len(rows.labels["device"])
+        problems, configs = ([f"{half}.{name}" for name in space.parameters]
+                             for half, space in (("problem", family.problem), ("config", family.config)))  # fmt: skip
+        return {
+            "op": family.op.name,
+            "family": family.id,
+            "rows": rows.frame.height,
+            "looked_at_rows": rows.frame.height,
+            "problems": rows.frame.select(_PLACED).to_series().n_unique(),
+            # How many problems there are without their devices; None: one device.
+            "pooled": {"problems": rows.frame["problem"].n_unique(), "devices": devices_there} if devices_there > 1 else None,
+            "configs": rows.frame["config"].n_unique(),
+            **{name: rows.counts[column] for name, column in _COUNTS.items()},
+            "coverage": coverage(rows),
+            "noise": noise(again),
+            "disagreements": contradictions(rows, again, source.at),
+            **fastest(rows, problems, configs, source.at),
+            "constant_columns": rows.constants,
+            "aliased_configs": _aliased(family, rows, problems, configs, source.at, device_of),
+            "measured_though_impossible": impossible.report(),
+            "faster_than_possible": too_fast.report(),
+            "label_shift": shift.result(),
+        }
 
 
-def _checked(pieces: Iterable[pl.DataFrame], checks: RowChecks, beside: Executor) -> Iterator[pl.DataFrame]:
+def _with(check: Callable[[pl.DataFrame], None], pieces: Iterable[pl.DataFrame], beside: Executor) -> Iterator[pl.DataFrame]:
     """The same pieces, each checked while the caller works on it."""
     checking: Future[None] | None = None
     for piece in pieces:
         if checking is not None:
             checking.result()
-        checking = beside.submit(checks.add, piece)
+        checking = beside.submit(check, piece)
         yield piece
     if checking is not None:
         checking.result()
-
-
-def _told(family: Family, rows: Condensed, source: _Rows, checks: RowChecks, device_of: DeviceOf) -> Report:
-    again = repeated(rows)
-    problems, configs = ([f"{half}.{name}" for name in space.parameters] for half, space in _halves(family))
-    return {
-        "op": family.op.name,
-        "family": family.id,
-        "rows": rows.frame.height,
-        "looked_at_rows": rows.frame.height,
-        "problems": rows.frame.select(_PLACED).to_series().n_unique(),
-        "pooled": _pooled(rows),
-        "configs": rows.frame["config"].n_unique(),
-        **{name: rows.counts[column] for name, column in _COUNTS.items()},
-        "coverage": coverage(rows),
-        "noise": noise(again),
-        "disagreements": contradictions(rows, again, source.at),
-        **fastest(rows, problems, configs, source.at),
-        "constant_columns": rows.constants,
-        "aliased_configs": _aliased(family, rows, problems, configs, source.at, device_of),
-        "measured_though_impossible": checks.impossible.report(),
-        "faster_than_possible": checks.too_fast.report(),
-    }
-
-
-def _pooled(rows: Condensed) -> dict[str, int] | None:
-    """How many problems there are without their devices, and how many devices; None: one device."""
-    devices = len(rows.labels["device"])
-    return {"problems": rows.frame["problem"].n_unique(), "devices": devices} if devices > 1 else None
-
-
-def _halves(family: Family) -> tuple[tuple[str, Any], tuple[str, Any]]:
-    return ("problem", family.problem), ("config", family.config)
 
 
 def coverage(rows: Condensed) -> Report:
@@ -211,21 +175,12 @@ def coverage(rows: Condensed) -> Report:
     per_problem = pairs.group_by("problem").len()["len"]
     total = rows.frame["config"].n_unique()
     return {
-        "configs_per_problem": {
-            "min": per_problem.min(),
-            "median": per_problem.median(),
-            "max": per_problem.max(),
-        },
+        "configs_per_problem": {"min": per_problem.min(), "median": per_problem.median(), "max": per_problem.max()},
         "share_of_grid": pairs.height / (len(per_problem) * total),
     }
 
 
-def fastest(
-    rows: Condensed,
-    problems: Sequence[str],
-    configs: Sequence[str],
-    rows_at: RowsAt,
-) -> Report:
+def fastest(rows: Condensed, problems: Sequence[str], configs: Sequence[str], rows_at: RowsAt) -> Report:
     """The fastest config of each problem, by the median of its repeats; ties go to the smaller key."""
     ok = rows.frame.lazy().select(_PLACED, "key", "time_ns", rows.ok.alias("ok"), at=PLACE).filter("ok").drop("ok").collect()
     again = ok["key"].is_duplicated()
@@ -249,55 +204,42 @@ def fastest(
             "device": row["device"],
             "problem": {name.removeprefix("problem."): row[name] for name in problems},
             "config": {name.removeprefix("config."): row[name] for name in configs if row[name] is not None},
-            "time_ns": row["time_ns"],
-            "measured_configs": row["measured_configs"],
-            "slowest_over_fastest": row["slowest_over_fastest"],
+            **{name: row[name] for name in spread.columns},
         }
         for row in joined.iter_rows(named=True)
     ]
     return {"fastest": listed, "fastest_of": total}
 
 
-def aliased_configs(family: Family, rows: pl.DataFrame, device_of: DeviceOf = devices.get) -> Report:
-    """Different configs with identical features, among rows that are in memory."""
-    problems, configs = (names_of(rows, half) for half in ("problem", "config"))
-    found = condense([rows])
-    return _aliased(family, found, problems, configs, lambda places, chosen: rows[places].select(chosen or pl.all()), device_of)
-
-
 def _aliased(
-    family: Family,
-    rows: Condensed,
-    problems: Sequence[str],
-    configs: Sequence[str],
-    rows_at: RowsAt,
-    device_of: DeviceOf,
+    family: Family, rows: Condensed, problems: Sequence[str], configs: Sequence[str], rows_at: RowsAt, device_of: DeviceOf
 ) -> Report:
     """Different configs with identical features on every problem looked at: no model can tell them apart."""
-    places = _first_places(rows, "config")[:ALIAS_CONFIGS]
+    places, shapes = (np.flatnonzero(rows.frame[half].is_first_distinct().to_numpy()) for half in ("config", "problem"))
+    places = places[:ALIAS_CONFIGS]
     if len(places) < 2 or not configs:
         return {"groups": 0, "configs": 0, "problems": 0, "examples": []}
-    distinct, shapes = rows_at(places, configs), _first_places(rows, "problem")
     looked_at = rows_at(shapes[np.unique(np.linspace(0, len(shapes) - 1, ALIAS_PROBLEMS).astype(int))], problems)
-    program = family.feature_program.bind(_hardware(family, str(rows.labels["device"][0]), device_of))
-    return _alias_groups(family, distinct, looked_at, program)
-
-
-def _alias_groups(family: Family, distinct: pl.DataFrame, problems: pl.DataFrame, program: Program) -> Report:
-    configs = distinct.columns
-    features = []
-    for index in range(problems.height):
-        crossed = distinct.join(problems[index : index + 1], how="cross", maintain_order="left_right")
+    # Numbers of the device that are unknown read as 1, which is enough to compare configs with each other.
+    try:
+        hardware: dict[str, Any] = device_of(str(rows.labels["device"][0])).bindings(family.op.dtype)
+    except NotFound:
+        hardware = {}
+    reads = [item.name for item in family.feature_program.symbols if item.name.startswith("hw.")]
+    program = family.feature_program.bind({name: hardware.get(name, 1.0) for name in reads})
+    table = distinct = rows_at(places, configs)
+    for index in range(looked_at.height):
+        crossed = distinct.join(looked_at[index : index + 1], how="cross", maintain_order="left_right")
         values = program.frame(schema.symbol_columns(family, crossed))
-        features.append(values.rename({name: f"{index}.{name}" for name in values.columns}))
-    table = pl.concat([distinct, *features], how="horizontal")
-    columns = [name for frame in features for name in frame.columns]
-    groups = table.group_by(columns, maintain_order=True).agg(pl.struct(configs).alias("configs"))
+        table = table.hstack(values.rename({name: f"{index}.{name}" for name in values.columns}))
+    groups = table.group_by(table.columns[distinct.width :], maintain_order=True).agg(
+        pl.struct(distinct.columns).alias("configs")
+    )
     groups = groups.filter(pl.col("configs").list.len() > 1)
     return {
         "groups": groups.height,
         "configs": int(groups["configs"].list.len().sum()),
-        "problems": problems.height,
+        "problems": looked_at.height,
         "examples": [
             [{name.removeprefix("config."): value for name, value in config.items()} for config in group[:4]]
             for group in groups["configs"].head(3).to_list()
@@ -305,50 +247,25 @@ def _alias_groups(family: Family, distinct: pl.DataFrame, problems: pl.DataFrame
     }
 
 
-def _first_places(rows: Condensed, column: str) -> Ints:
-    """Where the distinct values of a column are for the first time, in that order."""
-    return np.flatnonzero(rows.frame[column].is_first_distinct().to_numpy())
-
-
-def _hardware(family: Family, device: str, device_of: DeviceOf) -> dict[str, Any]:
-    """The device's numbers; unknown ones read as 1, which is enough to compare configs with each other."""
-    reads = [item.name for item in family.feature_program.symbols if item.name.startswith("hw.")]
-    try:
-        known: dict[str, Any] = device_of(device).bindings(family.op.dtype)
-    except NotFound:
-        known = {}
-    return {name: known.get(name, 1.0) for name in reads}
-
-
-def label_shift(family: Family, rows: pl.DataFrame, device_of: DeviceOf = devices.get) -> Report:
+def _label_shift(family: Family, rows: Condensed, rows_at: RowsAt, device_of: DeviceOf, not_checked: str) -> Report:
     """Stretches of rows whose labels fit neighbouring rows better than their own."""
-    return _shift_report(find_label_shift(family, rows, device_of))
-
-
-def _shift(family: Family, rows: Condensed, rows_at: RowsAt, device_of: DeviceOf) -> LabelShift:
-    """Where the labels of condensed rows are shifted."""
+    if not_checked:
+        return {"checked_rows": 0, "note": not_checked, "suspect_rows": 0, "stretches": []}
     imported = "source" in rows.frame.columns
     # Sources in the order of their names, as when their rows are in memory.
     names = sorted(range(len(rows.labels["source"])), key=lambda code: (rows.labels["source"][code] or "", code))
     order = pl.lit(pl.Series(np.argsort(names), dtype=pl.UInt32)).gather(pl.col("source")) if imported else pl.lit(0)
     line = pl.col("source_line") if imported else pl.lit(None, pl.Int64)
     placed = rows.frame.select("device", ok=rows.ok, source=order, source_line=line)
-    return find_shift_in(family, placed, rows.measured_in_order, lambda places: rows_at(places, None), device_of, SHIFT_ROWS)
-
-
-def _shift_report(result: LabelShift) -> Report:
+    shift = find_shift_in(family, placed, rows.measured_in_order, lambda places: rows_at(places, None), device_of, SHIFT_ROWS)
+    stretches = [
+        {"source": item.source, "first_row": item.first, "last_row": item.last, "rows": item.last - item.first + 1,
+         "shift": item.shift}
+        for item in shift.stretches
+    ]  # fmt: skip
     return {
-        "checked_rows": result.checked_rows,
-        "note": result.reason,
-        "suspect_rows": int(result.suspect.sum()),
-        "stretches": [
-            {
-                "source": item.source,
-                "first_row": item.first,
-                "last_row": item.last,
-                "rows": item.last - item.first + 1,
-                "shift": item.shift,
-            }
-            for item in result.stretches
-        ],
+        "checked_rows": shift.checked_rows,
+        "note": shift.reason,
+        "suspect_rows": int(shift.suspect.sum()),
+        "stretches": stretches,
     }

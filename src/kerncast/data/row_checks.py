@@ -136,34 +136,6 @@ class TooFast:
         return limits.together(self.parts)
 
 
-def measured_though_impossible(family: Family, ok: pl.DataFrame, device_of: DeviceOf = devices.get) -> list[Report]:
-    """Constraints that some rows with status ok break."""
-    found = Impossible(family, device_of)
-    found.add(ok)
-    return found.report()
-
-
-def faster_than_possible(family: Family, ok: pl.DataFrame, device_of: DeviceOf = devices.get) -> Report:
-    """Rows with status ok that are faster than the device allows."""
-    found = TooFast(family, device_of)
-    found.add(ok)
-    return found.report()
-
-
-class RowChecks:
-    """All checks of single rows."""
-
-    def __init__(self, family: Family, device_of: DeviceOf) -> None:
-        self.impossible, self.too_fast = Impossible(family, device_of), TooFast(family, device_of)
-
-    def add(self, rows: pl.DataFrame) -> None:
-        """Look at some rows of any status."""
-        ok = rows.filter(pl.col("status") == OK)
-        if ok.height:
-            self.impossible.add(ok)
-            self.too_fast.add(ok)
-
-
 # A time this many times the median of the other configs of its problem, or this part of it, is far from them.
 FAR = 1_000.0
 # No other row of the problem is as near as this factor.

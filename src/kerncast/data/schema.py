@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -300,11 +300,6 @@ def _only_where_it_applies(family: Family, frame: pl.DataFrame, columns: list[st
                 applies = space.active[name].frame(symbol_columns(family, frame), trusted=True).to_series() != 0.0
                 frame = frame.with_columns(pl.when(applies).then(pl.col(column)).alias(column))
     return frame
-
-
-def perhaps_repeated(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """The rows that share these columns with another row, and next to no others; in a tenth of the memory of grouping all."""
-    return frame.filter(frame.select(columns).hash_rows(seed=0).is_duplicated())
 
 
 def distinct_rows(frame: pl.DataFrame) -> pl.DataFrame:

@@ -30,9 +30,9 @@ from kerncast.core.io.arguments import Help
 from kerncast.core.io.quoting import word
 from kerncast.core.io.terminal import distinct
 from kerncast.core.op.limits import sentence
+from kerncast.data.condensed import disagreements
 from kerncast.data.dataset import Dataset, merge
 from kerncast.data.formats import get_importer
-from kerncast.data.quality import disagreements
 from kerncast.data.row_checks import isolated_sentence
 from kerncast.errors import InvalidValue
 
