@@ -11,14 +11,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import polars as pl
 
-from kerncast.answering.exporters import Exporter
+from kerncast.answering.exporters import Exporter, LossOf, MostOf
 from kerncast.answering.exporters.lookup_table import DTYPES, FAMILY, PLAIN
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.device import Device
+from kerncast.core.io.arguments import Help
 from kerncast.core.io.atomic import write_bytes
 from kerncast.core.io.quoting import python_comment, python_literal
 from kerncast.core.progress import QUIET, Progress
@@ -52,9 +54,9 @@ SIZES = {"m": "M", "k": "K", "n": "N"}
 class HeuristicOptions:
     """The portfolio that the tree chooses from, and how many kernels a leaf lists."""
 
-    loss: float = TierOptions.loss
-    max_configs: int = TierOptions.most
-    top_k: int = LISTED
+    loss: LossOf = TierOptions.loss
+    max_configs: MostOf = TierOptions.most
+    top_k: Annotated[int, Help(f"kernels of each leaf. [default: {LISTED}]", metavar="K", least=1)] = LISTED
 
 
 class AutoHeuristicExporter(Exporter):

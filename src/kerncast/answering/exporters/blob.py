@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from kerncast.answering.exporters import Exporter
 from kerncast.answering.exporters.golden import golden_vectors
 from kerncast.answering.exporters.project import CompiledOptions, numeric_version, refuse_prefix, write_sources
+from kerncast.core.io.arguments import Help
 from kerncast.core.io.artefact import ArtefactKind, Findings
 from kerncast.core.io.atomic import refuse_existing, write_bytes
 from kerncast.core.io.c import filled, packaged_c
@@ -28,7 +30,10 @@ PACKAGE = "kerncast.native.blob"
 class BlobOptions(CompiledOptions):
     """A blob, and where its runtime goes."""
 
-    runtime: str | Path | None = None
+    runtime: Annotated[
+        str | Path | None,
+        Help("also write the C runtime to this new folder, with CMakeLists.txt and a self-test.", metavar="DIR"),
+    ] = None
 
 
 class BlobExporter(Exporter):

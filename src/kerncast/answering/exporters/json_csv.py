@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from kerncast.answering.exporters import Exporter, NoOptions
+from kerncast.answering.exporters import ConfigsOf, Exporter, NoOptions, OverridesOf, ProblemsOf
 from kerncast.answering.inputs import read_problem_file
 from kerncast.answering.selector import Selector
 from kerncast.core.io.artefact import ArtefactKind, Findings, Versioned
@@ -21,7 +21,6 @@ from kerncast.learning.learners.linear import Linear
 from kerncast.learning.learners.mlp import Mlp
 from kerncast.learning.learners.mlp_csv import write_network
 from kerncast.models.model import Model
-from kerncast.native.overrides import Overrides
 from kerncast.version import __version__
 
 FORMAT = "kerncast-choices"
@@ -50,9 +49,9 @@ CHOICES_FILE = Versioned(FORMAT, VERSION, ChoicesFile, "a table of choices", "ex
 class TableOptions:
     """The problems to choose for, and the configs to choose from."""
 
-    problems: str | Path | Sequence[Problem | Mapping[str, Any]] | None = None
-    configs: Any = None
-    overrides: Overrides | Mapping[str, Any] | str | Path | None = None
+    problems: ProblemsOf = None
+    configs: ConfigsOf = None
+    overrides: OverridesOf = None
 
 
 class JsonExporter(Exporter):

@@ -17,11 +17,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from kerncast.answering.exporters import Exporter
+from kerncast.answering.exporters import Exporter, OverridesOf, ProblemsOf
 from kerncast.answering.exporters.json_csv import problems_of
 from kerncast.answering.selector import Selector
+from kerncast.core.io.arguments import Help
 from kerncast.core.io.artefact import json_text
 from kerncast.core.io.atomic import write_bytes
 from kerncast.core.op import Family, Problem
@@ -30,7 +31,6 @@ from kerncast.data.formats.inductor.choices import SCALARS
 from kerncast.errors import InvalidValue
 from kerncast.library.families import inductor_templates
 from kerncast.models.model import Model
-from kerncast.native.overrides import Overrides
 from kerncast.native.tiers.build import plain_tiers
 
 FAMILY, CPU_FAMILY = "gemm/triton", "gemm/inductor_cpp"
@@ -61,10 +61,12 @@ WORTH_COMPILING = 500
 class LookupOptions:
     """The problems, how many configs each gets, and whose the keys are."""
 
-    problems: str | Path | Sequence[Problem | Mapping[str, Any]] | None = None
-    overrides: Overrides | Mapping[str, Any] | str | Path | None = None
-    top_k: int = 1
-    device_name: str | None = None
+    problems: ProblemsOf = None
+    overrides: OverridesOf = None
+    top_k: Annotated[int, Help("configs for each problem. [default: 1]", metavar="K", least=1)] = 1
+    device_name: Annotated[
+        str | None, Help("torch's name of the GPU, for every key. [default: keys for any device]", metavar="NAME")
+    ] = None
 
 
 class LookupTableExporter(Exporter):

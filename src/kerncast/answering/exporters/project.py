@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import msgspec
 
-from kerncast.answering.exporters import Exporter
+from kerncast.answering.exporters import ConfigsOf, Exporter, LossOf, MostOf, OverridesOf
 from kerncast.answering.exporters.golden import golden_decisions, golden_vectors
+from kerncast.core.io.arguments import Help
 from kerncast.core.io.artefact import ArtefactKind, Findings, PathContents, Versioned, file_checksum
 from kerncast.core.io.atomic import build_directory, refuse_existing
 from kerncast.core.io.c import KEYWORDS, c_integer, c_number, filled, plain_words
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
-from kerncast.models.answer import CHOOSING, Tier
+from kerncast.models.answer import CHOOSING, Tier, named_tiers
 from kerncast.models.candidates import for_export
 from kerncast.models.model import Model
 from kerncast.native import packaged
 from kerncast.native.c99 import c_source
 from kerncast.native.header import c_header, cpp_header
 from kerncast.native.lower import Artefact, lower
-from kerncast.native.overrides import Overrides, decide
+from kerncast.native.overrides import decide
 from kerncast.native.tiers.build import TierOptions, plain_tiers, tiers_named
 from kerncast.version import __version__
 
@@ -53,21 +54,36 @@ EXPORT_FILE = Versioned("kerncast-export", 1, ExportFile, "the manifest of an ex
 class CompiledOptions:
     """What is compiled into a program."""
 
-    tiers: tuple[Tier, ...] = CHOOSING
-    prefix: str = "kerncast"
-    loss: float = TierOptions.loss
-    max_configs: int = TierOptions.most
-    configs: Any = None
-    overrides: Overrides | Mapping[str, Any] | str | Path | None = None
+    tiers: Annotated[
+        str | Sequence[str],
+        Help(
+            f"the tiers to include; others are left out. `tree` alone is the smallest. [default: {','.join(CHOOSING)}]",
+            metavar="TIERS",
+            several=False,
+        ),
+    ] = CHOOSING
+    prefix: Annotated[
+        str,
+        Help(
+            "prefix of functions, types and files; each artefact in a program needs its own. CMake: kerncast::NAME, "
+            "find_package(kerncast_NAME). [default: kerncast]",
+            metavar="NAME",
+        ),
+    ] = "kerncast"
+    loss: LossOf = TierOptions.loss
+    max_configs: MostOf = TierOptions.most
+    configs: ConfigsOf = None
+    overrides: OverridesOf = None
 
     def lowered(self, model: Model, progress: Progress) -> Artefact:
         """The model with these tiers, ready to be written. Of configs that were given, the model scores each."""
+        tiers = named_tiers(self.tiers)
         offered = model.given is not None
         slim = model.slim and bool(model.family.config.parameters)
-        if (offered or slim) and self.tiers not in (CHOOSING, (Tier.FULL,)):
+        if (offered or slim) and tiers not in (CHOOSING, (Tier.FULL,)):
             which = "of configs that are given" if offered else "of a slim model"
             raise InvalidValue(
-                f"`tiers` {which} are full alone, got '{','.join(self.tiers)}': portfolio and tree are built from measurements"
+                f"`tiers` {which} are full alone, got '{','.join(tiers)}': portfolio and tree are built from measurements"
             )
         model = for_export(model)
         decided = None if self.overrides is None else decide(model, self.overrides)
@@ -75,7 +91,7 @@ class CompiledOptions:
             progress.say(note)
         if offered or slim:
             return lower(model, plain_tiers(model), [Tier.FULL], decided)
-        built, include = tiers_named(model, self.tiers, TierOptions(self.loss, self.max_configs), progress=progress)
+        built, include = tiers_named(model, tiers, TierOptions(self.loss, self.max_configs), progress=progress)
         if built.tree is None and len(include) > 1:  # a family with nothing to choose has no tree
             include = tuple(tier for tier in include if tier is not Tier.TREE)
         if built.judged is not None:

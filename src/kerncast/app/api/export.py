@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from kerncast.answering.exporters import exporter_of, options_of
-from kerncast.answering.inputs import Configs, offering
+from kerncast.answering.exporters import LossOf, MostOf, exporter_of, options_of
+from kerncast.answering.inputs import offering
 from kerncast.answering.selector import Selector as Base
 from kerncast.app.api.arguments import model_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
 from kerncast.core.io.arguments import Help, texts
 from kerncast.core.io.atomic import refuse_existing
-from kerncast.core.op import Problem
 from kerncast.data.dataset import MANIFEST, Dataset
 from kerncast.data.formats import writers
 from kerncast.errors import InvalidValue
-from kerncast.models.answer import CHOOSING, named_tiers
+from kerncast.models.answer import named_tiers
 from kerncast.models.candidates import refuse_no_candidates
 from kerncast.models.model import Model
 from kerncast.native.lower import refuse_several_devices
-from kerncast.native.overrides import Overrides
 from kerncast.native.tiers.build import TierOptions
 
 
@@ -38,8 +37,22 @@ class Selector(Base):  # noqa: D101 as its base, which has the options
             self._options["progress"] = progress
 
 
-TIERS = ",".join(CHOOSING)
 PORTFOLIO = "portfolio"
+
+
+@dataclass(frozen=True)
+class PortfolioOptions:
+    """What `to=portfolio` takes."""
+
+    loss: LossOf = TierOptions.loss
+    max_configs: MostOf = TierOptions.most
+    build_list: Annotated[
+        str | Path | None,
+        Help(
+            "the kernels' names as the data have them, one per line: what a build has to contain.",
+            metavar="FILE",
+        ),
+    ] = None
 
 
 def export(
@@ -56,71 +69,9 @@ def export(
         ),
     ] = None,
     out: Annotated[str | Path | None, Help("The path to write; it must not exist.", metavar="DIR|FILE")] = None,
-    tiers: Annotated[
-        str | Sequence[str],
-        Help(
-            "With c, blob: the tiers to include; others are left out. `tree` alone is the smallest.",
-            metavar="TIERS",
-            several=False,
-        ),
-    ] = TIERS,
-    prefix: Annotated[
-        str,
-        Help(
-            "With c, blob: prefix of functions, types and files; each artefact in a program needs its own. CMake: "
-            "kerncast::NAME, find_package(kerncast_NAME).",
-            metavar="NAME",
-        ),
-    ] = "kerncast",
-    runtime: Annotated[
-        str | Path | None,
-        Help("With blob: also write the C runtime to this new folder, with CMakeLists.txt and a self-test.", metavar="DIR"),
-    ] = None,
-    problems: Annotated[
-        str | Path | Sequence[Problem | Mapping[str, Any]] | None,
-        Help(
-            "With json, lookup-table: the problems (.json or .parquet). [default: the training problems]",
-            metavar="FILE",
-            several=False,
-        ),
-    ] = None,
-    loss: Annotated[
-        float, Help("Allowed loss of the portfolio's best config, on average over held-out problems, as a share.", above=0)
-    ] = 0.002,
-    max_configs: Annotated[int, Help("Maximum configs in the portfolio.", metavar="N", least=1)] = 64,
-    configs: Annotated[
-        Configs | None,
-        Help(
-            "With c, json: choose from these instead of the configs that worked in training: kernels:FILE (names of kernels), "
-            "build:DIR (a build folder of CK Tile), portfolio:FILE, a dataset, a benchmark file.",
-            metavar="SPEC",
-            several=False,
-        ),
-    ] = None,
-    overrides: Annotated[
-        Overrides | Mapping[str, Any] | str | Path | None,
-        Help(
-            "Which kernels exist and which choices are fixed: `available`, `deny`, [[pin]].", metavar="FILE.toml", several=False
-        ),
-    ] = None,
-    top_k: Annotated[
-        int | None,
-        Help("With lookup-table, autoheuristic: configs for each problem or leaf. [default: 1, 20]", metavar="K", least=1),
-    ] = None,
     device: Annotated[
         Device | str | None,
         Help("Which device, of a model that was trained on several together.", metavar="NAME", names="devices"),
-    ] = None,
-    device_name: Annotated[
-        str | None,
-        Help("With lookup-table: torch's name of the GPU, for every key. [default: keys for any device]", metavar="NAME"),
-    ] = None,
-    build_list: Annotated[
-        str | Path | None,
-        Help(
-            "With portfolio: the kernels' names as the data have them, one per line: what a build has to contain.",
-            metavar="FILE",
-        ),
     ] = None,
     family: Annotated[
         str | None, Help("With DATASET: which family, if it holds several.", metavar="NAME", names="families")
@@ -130,6 +81,7 @@ def export(
         Help("With DATASET: only some rows, such as dtype=fp16. May be repeated.", metavar="CONDITION", names="conditions"),
     ] = (),
     progress: Wanted = "auto",
+    **options: Any,
 ) -> list[Path]:
     """Write a model or a dataset out for other programs, and return the files.
 
@@ -140,6 +92,11 @@ def export(
     `lookup-table`: a table for `torch._inductor.lookup_table`, with the `top_k` best configs of each problem (1); keys begin
     with `device_name` if it is given. `autoheuristic`: a module for `torch._inductor.autoheuristic`, with `top_k` kernels in
     each leaf (20).
+
+    `options` are those of the target: `prefix`, `tiers`, `loss` and `max_configs` (of the portfolio), `configs` and `overrides`
+    of c and blob, `runtime` of blob, `problems`, `configs` and `overrides` of json, `problems`, `overrides`, `top_k` and
+    `device_name` of lookup-table, `loss`, `max_configs` and `top_k` of autoheuristic, `loss`, `max_configs` and `build_list` of
+    portfolio.
 
     A model of several devices is bound to one of them, `device`: to its numbers, its dtypes and the configs that worked there.
     A slim model has the full tier alone, for the others are built from measurements.
@@ -152,33 +109,31 @@ def export(
     fixed: the model need not be trained again for it. `configs` are the configs to choose from, instead of those that worked in
     training (see `Selector`); there is only the full tier of them.
     """
-    of_data = {"family": family is not None, "where": bool(texts(where))}
+    given = {name: value for name, value in options.items() if value is not None}
     if to == PORTFOLIO:
-        portfolio = Selector.portfolio(
-            source, loss=loss, max_configs=max_configs, family=family, where=texts(where), out=out, build_list=build_list
-        )
-        return [Path(place) for place in (out, build_list) if place is not None] if portfolio else []
+        for name in given.keys() - {field.name for field in fields(PortfolioOptions)}:
+            raise InvalidValue(f"`{name}` does not go with `to={PORTFOLIO}`: leave it out")
+        places = (out, given.get("build_list"))
+        Selector.portfolio(source, family=family, where=texts(where), out=out, **given)
+        return [Path(place) for place in places if place is not None]
     if out is None:
         raise InvalidValue("an export needs `out`, the path to write")
-    if isinstance(source, Dataset) or _holds_dataset(source):
+    if isinstance(source, Dataset) or (not isinstance(source, Model) and (Path(source) / MANIFEST).is_file()):
         if to is not None and to not in writers():
             held, forms = getattr(source, "path", source), ", ".join((*writers(), PORTFOLIO))
             raise InvalidValue(f"`to={to}` writes a model, and {held} is a dataset: use one of {forms}")
         dataset = source if isinstance(source, Dataset) else Dataset.open(str(source))
         return dataset.export(out, to=to or "csv", family=family, where=texts(where))
-    for name in (name for name, is_given in of_data.items() if is_given):
+    for name in (name for name, is_given in (("family", family is not None), ("where", bool(texts(where)))) if is_given):
         raise InvalidValue(f"`{name}` is for a dataset; a model has one family and its own rows: leave it out")
-    if build_list is not None:
+    if "build_list" in given:
         raise InvalidValue(f"`build_list` is only for `to={PORTFOLIO}`: leave it out")
     place, exporter = Path(out), exporter_of(to or "c")
-    given = {
-        "prefix": (prefix, "kerncast"), "tiers": (named_tiers(tiers), CHOOSING), "problems": (problems, None),
-        "runtime": (runtime, None), "configs": (configs, None), "overrides": (overrides, None), "top_k": (top_k, None),
-        "device_name": (device_name, None), "loss": (loss, TierOptions.loss), "max_configs": (max_configs, TierOptions.most),
-    }  # fmt: skip
-    options = options_of(exporter, {name: value for name, (value, usual) in given.items() if not _same(value, usual)})
-    if top_k is not None and top_k < 1:
-        raise InvalidValue(f"`top_k` must be at least 1, got {top_k}")
+    chosen = options_of(exporter, given)
+    if given.get("top_k", 1) < 1:
+        raise InvalidValue(f"`top_k` must be at least 1, got {given['top_k']}")
+    if "tiers" in given:
+        named_tiers(given["tiers"])  # refused before the model is read
     exporter.check(place)
     refuse_existing(place)
     loaded = model_of(source)
@@ -187,16 +142,7 @@ def export(
     if exporter.one_device:
         refuse_several_devices(loaded)  # before the tiers are built
     with shown(progress) as show:
-        if configs is not None:
-            loaded = offering(loaded, configs, progress=show)
+        if "configs" in given:
+            loaded = offering(loaded, given["configs"], progress=show)
         refuse_no_candidates(loaded)
-        return exporter.write(loaded, place, options, show)
-
-
-def _holds_dataset(source: Model | str | Path) -> bool:
-    return not isinstance(source, Model) and (Path(source) / MANIFEST).is_file()
-
-
-def _same(value: Any, usual: Any) -> bool:
-    """Whether an argument is its default; frames cannot be compared with it."""
-    return value is usual or (type(value) is type(usual) and bool(value == usual))
+        return exporter.write(loaded, place, chosen, show)

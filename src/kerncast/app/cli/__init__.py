@@ -7,7 +7,7 @@ import os
 import sys
 from contextvars import ContextVar
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -122,7 +122,7 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _run(args: list[str] | None) -> None:
-    from kerncast.errors import KerncastError
+    from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError, NotFound
 
     given = sys.argv[1:] if args is None else args
     json_printed.set(False)
@@ -132,13 +132,19 @@ def _run(args: list[str] | None) -> None:
     except KerncastError as error:
         from kerncast.app.cli.verb import called, in_options
 
-        _fail(in_options(str(error), called(program, given)), _kind(error), given, code=3 if error.partial else 2)
+        # What the caller can do about it, in one word for programs.
+        kinds = {NotFound: "not_found", InvalidValue: "invalid_value", CannotWrite: "cannot_write", BadFile: "bad_file"}
+        kind = next((name for each, name in kinds.items() if isinstance(error, each)), "error")
+        _say_error(in_options(str(error), called(program, given)), kind, given)
+        sys.exit(3 if error.partial else 2)
     except BrokenPipeError:  # `kerncast ... | head`
         sys.stderr.close()
         sys.exit(0)
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        _fail(f"cannot use{where or ' a file'}: {error.strerror or error}; choose another place", "cannot_use", given)
+        said = f"cannot use{where or ' a file'}: {error.strerror or error}; choose another place"
+        _say_error(said, "cannot_use", given)
+        sys.exit(2)
     except click.ClickException as error:
         from io import StringIO
 
@@ -155,19 +161,6 @@ def _run(args: list[str] | None) -> None:
 
         _say_error("stopped", "stopped", given)
         leave()
-
-
-def _kind(error: Exception) -> str:
-    """What the caller can do about an error, in one word for programs."""
-    from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
-
-    kinds = {NotFound: "not_found", InvalidValue: "invalid_value", CannotWrite: "cannot_write", BadFile: "bad_file"}
-    return next((name for kind, name in kinds.items() if isinstance(error, kind)), "error")
-
-
-def _fail(said: str, kind: str, args: list[str], code: int = 2) -> NoReturn:
-    _say_error(said, kind, args)
-    sys.exit(code)
 
 
 def _say_error(said: str, kind: str, args: list[str], shown: bool = False) -> None:

@@ -7,7 +7,7 @@ trains, compiles or opens rows, and whatever goes wrong offers nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -128,43 +128,39 @@ def conditions(context: click.Context, incomplete: str) -> list[CompletionItem]:
 
     columns: dict[str, str] = {}
     # Behind an option that still lacks its value, click has not yet told arguments apart: they are all in `args`.
-    words = [*_given(context, ("path", "data", "datasets", "source")), *context.args]
+    values = [context.params.get(name) or () for name in ("path", "data", "datasets", "source")]
+    words = [*(item for value in values for item in (value if isinstance(value, tuple) else (value,))), *context.args]
     for path in (path for path in map(Path, words) if (path / DATASET).is_file()):
         for family in Dataset.open(path).families:
             columns |= dict.fromkeys([*schema.parameter_columns(family), "device", "status", "time_ns"], family.id)
     return [CompletionItem(f"{name}=", help=family) for name, family in columns.items() if name.startswith(incomplete)]
 
 
-def _given(context: click.Context, names: tuple[str, ...]) -> list[Any]:
-    """What the command line says so far for some parameters."""
-    values = [context.params.get(name) for name in names]
-    return [item for value in values if value for item in (value if isinstance(value, tuple) else (value,))]
-
-
-def _harmless(item: Path) -> bool:
-    """Whether a name can stand in a command line as it is: shells insert it unquoted, and a line end would be another item."""
-    return item.name.isprintable() and not OBEYED & set(item.name) and not item.name.startswith("-")
+def _within(incomplete: str) -> tuple[Iterator[Path], str]:
+    """The files and folders that begin like the text and that a shell would not obey, and the text behind the last `/`."""
+    start = Path(incomplete)
+    within, prefix = (start, "") if incomplete.endswith("/") or not incomplete else (start.parent, start.name)
+    # Shells insert a name unquoted, and a line end would be another item.
+    return (
+        item for item in sorted(within.iterdir())
+        if item.name.startswith(prefix) and item.name.isprintable() and not OBEYED & set(item.name) and item.name[0] != "-"
+    ), prefix  # fmt: skip
 
 
 def _folders(incomplete: str, mark: str) -> list[CompletionItem]:
     """Folders with a certain file, offered as words; others as folders to go into."""
-    start = Path(incomplete)
-    within = start if incomplete.endswith("/") or not incomplete else start.parent
-    prefix = "" if incomplete.endswith("/") or not incomplete else start.name
-    found = sorted(item for item in within.iterdir() if item.is_dir() and item.name.startswith(prefix))
-    shown = [item for item in found if _harmless(item) and (prefix.startswith(".") or not item.name.startswith("."))]
-    return [CompletionItem(str(item) if (item / mark).is_file() else f"{item}/") for item in shown]
+    found, prefix = _within(incomplete)
+    folders = [item for item in found if item.is_dir() and (prefix.startswith(".") or not item.name.startswith("."))]
+    return [CompletionItem(str(item) if (item / mark).is_file() else f"{item}/") for item in folders]
 
 
 def _paths(incomplete: str, suffix: str) -> list[CompletionItem]:
     """Files with this ending that begin like the text; only once the text looks like a path."""
     if "/" not in incomplete and not incomplete.startswith("."):
         return []
-    start = Path(incomplete)
-    within, prefix = (start, "") if incomplete.endswith("/") else (start.parent, start.name)
-    found = sorted(item for item in within.iterdir() if item.name.startswith(prefix) and _harmless(item))
-    folders = [CompletionItem(f"{item}/") for item in found if item.is_dir()]
-    return [*(CompletionItem(str(item)) for item in found if item.name.endswith(suffix)), *folders]
+    found = list(_within(incomplete)[0])
+    files = [CompletionItem(str(item)) for item in found if item.name.endswith(suffix)]
+    return [*files, *(CompletionItem(f"{item}/") for item in found if item.is_dir())]
 
 
 def models(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -26,7 +26,9 @@ _ARGUMENT = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
 
 def in_options(text: str, command: click.Command | None) -> str:
     """Replace arguments in backticks by the command's options; anything that is not one of its options stays."""
-    known = {} if command is None else _options(command)
+    # `get_params`, because a command may add options, as `train` does for the knobs of every kind of model.
+    params = [] if command is None else command.get_params(click.Context(command))
+    known = {str(item.name): max(item.opts, key=len) for item in params if isinstance(item, click.Option)}
 
     def said(found: re.Match[str]) -> str:
         name, value = found[1], found[2]
@@ -36,12 +38,6 @@ def in_options(text: str, command: click.Command | None) -> str:
         return option if value in (None, "True", "False") else f"{option} {value}"
 
     return _ARGUMENT.sub(said, text)
-
-
-def _options(command: click.Command) -> dict[str, str]:
-    # `get_params`, because a command may add options, as `train` does for the knobs of every kind of model.
-    options = (item for item in command.get_params(click.Context(command)) if isinstance(item, click.Option))
-    return {str(item.name): max(item.opts, key=len) for item in options}
 
 
 def called(program: click.Group, args: Sequence[str]) -> click.Command | None:
@@ -87,20 +83,19 @@ def learner_options() -> list[click.Option]:
             continue
         for knob in knobs:
             known.setdefault(knob.name, []).append((kind, knob))
-    return [_option(name, owners) for name, owners in known.items()]
-
-
-def _option(name: str, owners: list[tuple[str, Any]]) -> click.Option:
-    shapes = {knob.shape for _, knob in owners}
-    # If learners give one name different types, the option is text, and `converted_knobs` converts it.
-    shape = shapes.pop() if len(shapes) == 1 else "text"
-    kinds: dict[str, list[str]] = {}
-    for kind, knob in owners:
-        kinds.setdefault(knob.doc, []).append(kind)
-    told = "; ".join(f"{', '.join(own)}: {doc}" if doc else ", ".join(own) for doc, own in kinds.items())
-    flag = f"--{name.replace('_', '-')}"
-    metavar = {"list": "SIZES", "text": "NAME"}.get(shape)
-    return click.Option([flag, name], type=_TYPES[shape], default=None, metavar=metavar, help=f"{told}.")
+    options = []
+    for name, owners in known.items():
+        shapes = {knob.shape for _, knob in owners}
+        # If learners give one name different types, the option is text, and `converted_knobs` converts it.
+        shape = shapes.pop() if len(shapes) == 1 else "text"
+        kinds: dict[str, list[str]] = {}
+        for kind, knob in owners:
+            kinds.setdefault(knob.doc, []).append(kind)
+        told = "; ".join(f"{', '.join(own)}: {doc}" if doc else ", ".join(own) for doc, own in kinds.items())
+        metavar = {"list": "SIZES", "text": "NAME"}.get(shape)
+        flag = f"--{name.replace('_', '-')}"
+        options.append(click.Option([flag, name], type=_TYPES[shape], default=None, metavar=metavar, help=f"{told}."))
+    return options
 
 
 def converted_knobs(kind: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -137,10 +132,11 @@ class Call:
     def refuse_given(self, why: str, *allowed: str) -> None:
         """Refuse the first option that is given and is not `allowed`: another use of the verb does not take it."""
         context = click.get_current_context()
-        for name in self._names:
+        params = {item.name: max(item.opts, key=len) for item in context.command.get_params(context)}
+        for name in (*self._names, *self.knobs):
             source = context.get_parameter_source(name)
             if name not in allowed and source is click.core.ParameterSource.COMMANDLINE:
-                option = next(max(item.opts, key=len) for item in context.command.params if item.name == name)
+                option = params[name]
                 raise InvalidValue(f"{option} {why}: leave it out")
 
     def __call__(self, **more: Any) -> Any:
@@ -257,15 +253,15 @@ class Declared:
         choices = self.help.choices or next((get_args(item) for item in self.members if get_origin(item) is Literal), ())
         if choices:
             return click.Choice(choices)
-        if str in self.members or (self.several and Path not in _items(self.members)):
-            return str
-        if Path in _items(self.members):
+        with_items = [*self.members, *(one for item in self.members for one in get_args(item))]
+        if str not in self.members and Path in with_items:
             return click.Path(path_type=Path)
+        if str in self.members or self.several:
+            return str
+        least = self.help.least
         if int in self.members:
-            return int if self.help.least is None else click.IntRange(min=int(self.help.least))
-        if float in self.members:
-            return float if self.help.least is None else click.FloatRange(min=self.help.least)
-        return str
+            return int if least is None else click.IntRange(min=int(least))
+        return str if float not in self.members else float if least is None else click.FloatRange(min=least)
 
     def parameter(self) -> click.Parameter:
         """The argument or the option."""
@@ -300,6 +296,38 @@ class Declared:
         return value
 
 
+def target_options() -> list[click.Option]:
+    """An option for each option of any target of `export`, without a default: which one it is depends on the target."""
+    from kerncast.answering.exporters import exporters
+    from kerncast.app.api.export import PORTFOLIO, PortfolioOptions
+
+    found: dict[str, tuple[Declared, dict[str, list[str]]]] = {}
+    for target, kind in {
+        **{name: item.options_type for name, item in exporters().items()},
+        PORTFOLIO: PortfolioOptions,
+    }.items():
+        for item in _fields(kind):
+            _, texts = found.setdefault(item.name, (item, {}))
+            texts.setdefault(item.help.text, []).append(target)
+    options = []
+    for item, texts in found.values():
+        told = "; ".join(f"with {', '.join(targets)}: {text.rstrip('.')}" for text, targets in texts.items())
+        option = replace(
+            item, default=None, help=replace(item.help, text=told[:1].upper() + told[1:] + ("" if told.endswith("]") else "."))
+        ).parameter()
+        assert isinstance(option, click.Option)
+        options.append(option)
+    return options
+
+
+def _fields(kind: type) -> Iterator[Declared]:
+    """The fields of a dataclass that are on the command line."""
+    kinds = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        if (told := _help(kinds[field.name])) is not None:
+            yield Declared(field.name, kinds[field.name], field.default, told)
+
+
 def _declared(function: Callable[..., Any]) -> Iterator[Declared]:
     hints = get_type_hints(function, include_extras=True)
     for name, item in inspect.signature(function).parameters.items():
@@ -309,10 +337,7 @@ def _declared(function: Callable[..., Any]) -> Iterator[Declared]:
         if (told := _help(hints[name])) is not None:
             yield Declared(name, hints[name], item.default, told, item.kind is not item.KEYWORD_ONLY)
         elif isinstance(group, type):
-            kinds = get_type_hints(group, include_extras=True)
-            for field in fields(group):
-                if (told := _help(kinds[field.name])) is not None:
-                    yield Declared(field.name, kinds[field.name], field.default, told, group=(name, group))
+            yield from (replace(field, group=(name, group)) for field in _fields(group))
 
 
 def _grouped(declared: Sequence[Declared], given: dict[str, Any]) -> dict[str, Any]:
@@ -331,11 +356,6 @@ def _members(kind: Any) -> list[Any]:
     if origin is Annotated:
         return _members(get_args(kind)[0])
     return [one for item in get_args(kind) for one in _members(item)] if origin in (Union, UnionType) else [kind]
-
-
-def _items(members: Sequence[Any]) -> list[Any]:
-    """The types, and those of the items of sequences."""
-    return [*members, *(one for item in members for one in get_args(item))]
 
 
 def _help(kind: Any) -> Help | None:

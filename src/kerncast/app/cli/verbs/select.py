@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from math import log10
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,10 +15,10 @@ from kerncast.answering import search as searching
 from kerncast.answering.explain import Explanation
 from kerncast.answering.search import Search
 from kerncast.answering.selector import Selector
-from kerncast.app.api.export import PORTFOLIO, export
+from kerncast.app.api.export import PORTFOLIO, PortfolioOptions, export
 from kerncast.app.api.showing import echo, shown
 from kerncast.app.cli.signals import polite_signals
-from kerncast.app.cli.verb import Call, verb
+from kerncast.app.cli.verb import Call, target_options, verb
 from kerncast.app.cli.views import (
     ConfigsOf,
     Json,
@@ -299,7 +300,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 EVERY_SIZE = 12
 
 
-@verb("export", export)
+@verb("export", export, knobs=target_options)
 def export_verb(call: Call, *, as_json: Json = False) -> None:
     """Write a model for programs that do not have Python, or a dataset for other tools.
 
@@ -353,7 +354,7 @@ def export_verb(call: Call, *, as_json: Json = False) -> None:
 def _model(call: Call, source: Path, to: str, out: Path, as_json: bool) -> None:
     began, loaded = time.monotonic(), Model.load(source)
     with steps() as progress:
-        written = call(source=loaded, progress=progress)
+        written = call(source=loaded, progress=progress, **call.knobs)
     if to == "csv" and isinstance(loaded.learner, Linear):
         size = loaded.learner.size()
         echo(
@@ -367,7 +368,7 @@ def _model(call: Call, source: Path, to: str, out: Path, as_json: bool) -> None:
         return
     table(("file", "bytes"), [(path.name, f"{path.stat().st_size:,}") for path in written], right=("bytes",))
     echo(f"written in {seconds:.1f} s")
-    project = out if to == "c" else None if call["runtime"] is None else Path(call["runtime"])
+    project = out if to == "c" else None if call.knobs["runtime"] is None else Path(call.knobs["runtime"])
     if project is not None and to in ("c", "blob"):
         build = word(project / "build")
         echo(f"Next: cmake -S {word(project)} -B {build} && cmake --build {build} && ctest --test-dir {build}")
@@ -393,10 +394,11 @@ def _dataset(call: Call, path: Path, to: str, out: Path, as_json: bool) -> None:
 
 
 def _portfolio(call: Call, source: Path, as_json: bool) -> None:
-    names = ("loss", "max_configs", "family", "where", "out", "build_list")
-    call.refuse_given("does not go with `--to portfolio`", "source", "to", *names)
+    names, own = ("family", "where", "out"), [field.name for field in fields(PortfolioOptions)]
+    call.refuse_given("does not go with `--to portfolio`", "source", "to", *names, *own)
+    options = {name: call.knobs[name] for name in own if call.knobs[name] is not None}
     with working("choosing"):
-        portfolio = Selector.portfolio(source, **{name: call[name] for name in names})
+        portfolio = Selector.portfolio(source, **{name: call[name] for name in names}, **options)
     if as_json:
         print_json(portfolio.as_json())
         return
