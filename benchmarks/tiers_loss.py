@@ -35,7 +35,7 @@ from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.measured import Measured, hull, measured_in_table
 from kerncast.native.tiers.build import samples_for
 from kerncast.native.tiers.contents import COMPARING, COMPARING_FIRST
-from kerncast.native.tiers.distill import Distilled, Ground, best_compared, distill_from, evaluate
+from kerncast.native.tiers.distill import Distilled, Evidence, best_compared, distill, evaluate
 from kerncast.native.tiers.smallest_set import choose_portfolio
 from kerncast.native.tiers.teaching import compact_forest, draw_problems, forest_scores
 from kerncast.training.procedure import Procedure, Recipe
@@ -119,10 +119,10 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     dtypes = tuple(sorted(training.rows.frame["problem.dtype"].unique()))
     scorer = Scorer(learner, Featurizer(family, device, dtypes), training.rows.names, measured.configs[list(portfolio)])
     mixed = tuple(rule for rule in family_rules(family, device, dtypes) if namespaces(rule.holds) == {"p", "c"})
-    ground = Ground(measured, device, dtypes, hull(training, None), mixed)
+    evidence = Evidence(measured, device, dtypes, hull(training, None), mixed)
     start = time.perf_counter()
     samples = samples_for(len(portfolio))
-    drawn = draw_problems(family, measured.problems, ground.hull, samples, np.random.default_rng(0))
+    drawn = draw_problems(family, measured.problems, evidence.hull, samples, np.random.default_rng(0))
     asked = pl.concat([measured.problems, drawn.select(measured.problems.columns)])
     # As in a selector: only configs that were tried on similar problems, unless there are none.
     tried = Reach.of(measured, portfolio).holds(problem_numbers(measured.family, asked))
@@ -130,7 +130,7 @@ def run_fold(training: Table, held: Table, recipe: Recipe) -> FoldResult:
     small = compact_forest(scorer.features, scorer.names, scorer.configs, asked, scores)
     assert small is not None
     compare = forest_scores([small[:COMPARING_FIRST], small[:COMPARING]], scorer.features, scorer.configs)
-    distilled = distill_from(ground, portfolio, scorer, samples=samples, compare=compare)
+    distilled = distill(evidence, portfolio, scorer, samples=samples, compare=compare)
     spent = time.perf_counter() - start
     unseen = measured_in_table(held)
     shares = _shares(unseen, scorer.configs)

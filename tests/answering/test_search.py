@@ -7,7 +7,7 @@ import pytest
 from tests.support.needs import require
 
 from kerncast.answering.search import STRATEGIES, Search, measure, search
-from kerncast.answering.search.space import Ground
+from kerncast.answering.search.space import SearchSpace
 from kerncast.core.op import Config, Problem
 from kerncast.data import Dataset
 from kerncast.data.formats import Options
@@ -121,18 +121,18 @@ def test_many_places_are_moved_to_the_configs_that_project_finds(family, values)
     from kerncast.library import devices
 
     found = FAMILIES.get(family)
-    ground = Ground(found, Problem(found, values), devices.get("a100"))
+    space = SearchSpace(found, Problem(found, values), devices.get("a100"))
     rng = np.random.default_rng(0)
-    places = np.column_stack([rng.integers(0, item.size, 12) for item in ground.parameters.values()])
-    expected = [found.config.project(ground.point(row), ground.bindings) for row in places]
-    assert ground.nearest(places) == expected
+    places = np.column_stack([rng.integers(0, item.size, 12) for item in space.parameters.values()])
+    expected = [found.config.project(space.point(row), space.bindings) for row in places]
+    assert space.nearest(places) == expected
 
 
 def test_neighbours_are_valid_and_one_step_away(model, problem):
     """Each differs in one parameter, by one place."""
-    ground = Ground(model.family, problem, model.device)
+    space = SearchSpace(model.family, problem, model.device)
     point = dict(zip(NAMES, (256, 2, 8, 0), strict=True))
-    around = {tuple(row) for row in ground.neighbours(point).rows()}
+    around = {tuple(row) for row in space.neighbours(point).rows()}
     assert around == {(128, 2, 8, 0), (256, 1, 8, 0), (256, 2, 4, 0), (256, 2, 8, 1)}
 
 

@@ -74,7 +74,7 @@ MOST_RETAKEN = 3
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedConfig:
     """A config that gave the right result, and its time."""
 
     config: Config
@@ -90,7 +90,9 @@ def contenders(lower_ns: Sequence[float], upper_ns: Sequence[float], most: int =
     return [place for place, lower in enumerate(lower_ns) if place == 0 or lower <= upper_ns[0]][:most]
 
 
-def measure_top(backend: Backend, problem: Problem, configs: Iterable[Config], seconds: float, *, seed: int = 0) -> list[Timed]:
+def measure_top(
+    backend: Backend, problem: Problem, configs: Iterable[Config], seconds: float, *, seed: int = 0
+) -> list[TimedConfig]:
     """The configs that run the problem correctly, by measured time, fastest first.
 
     They are visited in the order given until most of `seconds` is spent (but at least one that works), so put the
@@ -115,10 +117,10 @@ def measure_top(backend: Backend, problem: Problem, configs: Iterable[Config], s
     return sorted(raced, key=lambda timed: timed.time_ns) + sorted(behind, key=lambda timed: timed.time_ns)
 
 
-def _timed(vector: timing.TimedVector, config: Config) -> Timed:
+def _timed(vector: timing.TimedVector, config: Config) -> TimedConfig:
     if not vector.taken():
-        return Timed(config, vector.expected_ns, 1)
-    return Timed(config, statistics.median(vector.accepted(POLICY.close)), vector.taken())
+        return TimedConfig(config, vector.expected_ns, 1)
+    return TimedConfig(config, statistics.median(vector.accepted(POLICY.close)), vector.taken())
 
 
 class _Timer(timing.BlockTimer):
@@ -154,7 +156,7 @@ class _Screening:
     def __init__(self, backend: Backend, problem: Problem, timer: _Timer) -> None:
         self.backend, self.problem, self.timer = backend, problem, timer
         self.open: list[tuple[timing.TimedVector, Config]] = []
-        self.visited: list[Timed] = []
+        self.visited: list[TimedConfig] = []
         self.seen: set[Config] = set()
         self.failures: list[Exception] = []
         self.quickest_check = math.inf
@@ -201,7 +203,7 @@ class _Screening:
         except BaseException:
             kernel.close()
             raise
-        self.visited.append(Timed(config, vector.expected_ns, 1))
+        self.visited.append(TimedConfig(config, vector.expected_ns, 1))
         self.open.append((vector, config))
         self.open.sort(key=lambda item: item[0].expected_ns)
         most = min(FINALISTS, self.backend.max_prepared)

@@ -39,7 +39,7 @@ from kerncast.native import MISSING, encode
 Named = str | int | dict[str, Any]
 
 
-class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PinnedChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A choice that is fixed: for all problems that have these values, by one of three names of a kernel."""
 
     problem: dict[str, Any]
@@ -64,7 +64,7 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     available: list[Named] | None = None
     deny: list[Named] = []
-    pin: list[Pin] = []
+    pin: list[PinnedChoice] = []
 
 
 def read_overrides(source: Overrides | Mapping[str, Any] | str | Path) -> Overrides:
@@ -197,7 +197,7 @@ class _Deciding:
 
     # -- pins ------------------------------------------------------------------------------------------
 
-    def _pinned(self, pin: Pin, available: Flags) -> int:
+    def _pinned(self, pin: PinnedChoice, available: Flags) -> int:
         rows, told = self._candidates(pin.kernel), f"the pin of {assignments(pin.problem) or 'all problems'}"
         if not len(rows):
             raise NotFound(f"{told}: {self._unknown(pin.kernel)}")
@@ -215,7 +215,7 @@ class _Deciding:
         rules = model_rules(self.model)
         return [(rule, Program({rule.name: rule.holds})) for rule in (*problem_rules(rules), *config_rules(rules))]
 
-    def _pattern(self, pin: Pin, row: int) -> list[int]:
+    def _pattern(self, pin: PinnedChoice, row: int) -> list[int]:
         space, told = self.family.problem, f"the pin of {assignments(pin.problem) or 'all problems'}"
         unknown = [name for name in pin.problem if name not in space.parameters]
         if unknown:

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-from kerncast.answering.measure import Timed, measure_top
+from kerncast.answering.measure import TimedConfig, measure_top
 from kerncast.core.io.arguments import Help, assignment_texts
 from kerncast.core.io.atomic import write_bytes
 from kerncast.core.io.terminal import assignments, known
@@ -279,7 +279,7 @@ def _judged(
     decision: Decision,
     chosen: Sequence[Config],
     stock: Sequence[Config],
-    timed: Sequence[Timed],
+    timed: Sequence[TimedConfig],
 ) -> ValidatedProduct:
     times = {item.config: item.time_ns for item in timed}
     mine = [config for config in chosen if config in times]

@@ -15,7 +15,7 @@ from kerncast.library.registry import FAMILIES
 from kerncast.models.answer import Answered
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import TierOptions, build_tiers, tiers_named, tiers_of
-from kerncast.native.tiers.distill import Ground, lessons_of
+from kerncast.native.tiers.distill import Evidence, examples_of
 from kerncast.testing.exported import COMPILERS, STRICT
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.training.procedure import Recipe
@@ -65,7 +65,7 @@ def test_no_leaf_lists_a_config_that_fails_on_a_problem_of_the_leaf(model):
     """By measurement or by the model; so on other problems hardly a choice is expected to fail, and none breaks a rule."""
     tiers = tiers_of(model, replace(OPTIONS, alone=True))
     selector = Selector(model, tiers="tree", options=OPTIONS, compile=False)
-    ground, tree = Ground.of(model), tiers.tree
+    evidence, tree = Evidence.of(model), tiers.tree
     interpreter, rows = selector._python.candidates, np.array(tiers.portfolio)
 
     def score(problems):
@@ -74,10 +74,10 @@ def test_no_leaf_lists_a_config_that_fails_on_a_problem_of_the_leaf(model):
     def allowed(problems):
         return interpreter.rules_of_many(problems, rows)
 
-    lessons = lessons_of(ground, tiers.portfolio, score, 400, np.random.default_rng(0), allowed)
-    assert lessons.fails.any()
-    names = [name.removeprefix("problem.") for name in lessons.problems.columns]
-    for row, fails in zip(lessons.problems.iter_rows(), lessons.fails, strict=True):
+    examples = examples_of(evidence, tiers.portfolio, score, 400, np.random.default_rng(0), allowed)
+    assert examples.fails.any()
+    names = [name.removeprefix("problem.") for name in examples.problems.columns]
+    for row, fails in zip(examples.problems.iter_rows(), examples.fails, strict=True):
         places, most = tree.decide(model.family.problem.qualified(dict(zip(names, row, strict=True))))
         assert most == 1
         assert not fails[places].any()

@@ -14,7 +14,7 @@ from kerncast.models.measured import measured_in_table
 from kerncast.models.model import Model
 from kerncast.native.tiers.cart import Material, grow
 from kerncast.native.tiers.contents import UNSURE
-from kerncast.native.tiers.distill import Ground, distill, distill_from, evaluate
+from kerncast.native.tiers.distill import Evidence, distill, evaluate
 from kerncast.native.tiers.smallest_set import model_portfolio
 from kerncast.native.tiers.teaching import draw_problems
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_time_ns
@@ -48,9 +48,9 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ground(home):
+def evidence(home):
     """The same data without a model."""
-    return Ground(measured_in_table(load_table([Dataset.open(home / "d")])), devices.get("a100"), ("fp16",), HULL)
+    return Evidence(measured_in_table(load_table([Dataset.open(home / "d")])), devices.get("a100"), ("fp16",), HULL)
 
 
 def decided(tree, problems):
@@ -58,16 +58,16 @@ def decided(tree, problems):
     return np.array([[*tree.decide(row)[0], UNSURE][0] for row in rows])
 
 
-def fresh(ground, count=400):
-    return draw_problems(FAMILY, ground.measured.problems, HULL, count, np.random.default_rng(99))
+def fresh(evidence, count=400):
+    return draw_problems(FAMILY, evidence.measured.problems, HULL, count, np.random.default_rng(99))
 
 
-def test_the_tree_follows_the_score_on_problems_it_has_not_seen(ground):
+def test_the_tree_follows_the_score_on_problems_it_has_not_seen(evidence):
     """What it answers loses about as little as it says, far less than the best single config."""
     portfolio = [0, 3, 5, 6, 7]
-    score = truth(ground.measured.configs[portfolio])
-    found = distill_from(ground, portfolio, score, samples=1500)
-    problems = fresh(ground)
+    score = truth(evidence.measured.configs[portfolio])
+    found = distill(evidence, portfolio, score, samples=1500)
+    problems = fresh(evidence)
     chosen, scores = decided(found.tree, problems), score(problems)
     regret = -np.expm1(scores.min(axis=1, keepdims=True) - scores)
     sure = chosen != UNSURE
@@ -79,18 +79,18 @@ def test_the_tree_follows_the_score_on_problems_it_has_not_seen(ground):
     assert lost.mean() < regret.mean(axis=0).min() / 3
 
 
-def test_leaves_compare_configs_where_that_saves_enough(ground):
+def test_leaves_compare_configs_where_that_saves_enough(evidence):
     """With scores that know the truth every answer is nearly the best; with useless ones no leaf compares."""
     portfolio = [0, 3, 5, 6, 7]
-    score = truth(ground.measured.configs[portfolio])
+    score = truth(evidence.measured.configs[portfolio])
 
     def compare(frame, wanted):
         assert wanted.any(axis=1).mean() > 0.9
         return np.stack([np.where(wanted, score(frame), np.inf)] * 2)
 
-    found = distill_from(ground, portfolio, score, samples=600, compare=compare)
+    found = distill(evidence, portfolio, score, samples=600, compare=compare)
     assert found.comparing_leaves > 0
-    problems = fresh(ground)
+    problems = fresh(evidence)
     scores, rows = score(problems), problems.rename(lambda name: f"p.{name.removeprefix('problem.')}").iter_rows(named=True)
     lost = []
     for own, (places, most) in zip(scores, map(found.tree.decide, rows), strict=True):
@@ -98,7 +98,7 @@ def test_leaves_compare_configs_where_that_saves_enough(ground):
         lost += [1.0 - np.exp(own.min() - own[listed].min())] if listed else []
     assert len(lost) > 0.95 * problems.height
     assert np.mean(lost) < 0.003
-    useless = distill_from(ground, portfolio, score, samples=600, compare=lambda *asked: -compare(*asked))
+    useless = distill(evidence, portfolio, score, samples=600, compare=lambda *asked: -compare(*asked))
     assert useless.comparing_leaves == 0
 
 
@@ -112,7 +112,7 @@ def test_a_model_is_distilled_over_rows_of_its_candidates(home):
         rows = problems.join(configs, how="cross", maintain_order="left_right")
         return model.predict_vectors(rows)["score"].to_numpy().reshape(problems.height, configs.height)
 
-    tree, again = (distill(model, portfolio, score, samples=300, seed=4) for _ in range(2))
+    tree, again = (distill(Evidence.of(model), portfolio, score, samples=300, seed=4).tree for _ in range(2))
     for name in ("feature", "threshold", "left", "right", "value"):
         assert np.array_equal(getattr(tree.tree, name), getattr(again.tree, name))
     assert set(tree.tree.feature) == set(range(len(tree.program.outputs)))
@@ -120,31 +120,31 @@ def test_a_model_is_distilled_over_rows_of_its_candidates(home):
     assert all(item.name.startswith("p.") for item in tree.program.symbols)
     assert tree.choices.min() >= UNSURE
     assert tree.choices.max() < len(portfolio)
-    problems = fresh(Ground.of(model), 50)
+    problems = fresh(Evidence.of(model), 50)
     leaf = tree.tree.leaf_values(evaluate(tree.program, problems)).astype(int)
     assert np.array_equal(tree.lists[leaf, 0], decided(tree, problems))
 
 
-def test_what_no_tree_can_tell_is_left_to_the_next_tier(ground):
+def test_what_no_tree_can_tell_is_left_to_the_next_tier(evidence):
     """Scores without rhyme or reason: unsure nearly everywhere; allowed to lose everything, it answers everything."""
 
     def noise(problems):
         return np.random.default_rng(problems.height).uniform(0.0, 0.5, (problems.height, 4))
 
     portfolio = [1, 2, 3, 4]
-    strict = distill_from(ground, portfolio, noise, samples=800)
+    strict = distill(evidence, portfolio, noise, samples=800)
     assert strict.answered < 0.2
     assert strict.unsure_leaves > 0
-    assert (decided(strict.tree, fresh(ground)) == UNSURE).mean() > 0.8
+    assert (decided(strict.tree, fresh(evidence)) == UNSURE).mean() > 0.8
     assert strict.loss <= 0.01
-    loose = distill_from(ground, portfolio, noise, samples=800, worst_loss=1.0)
+    loose = distill(evidence, portfolio, noise, samples=800, worst_loss=1.0)
     assert (loose.answered, loose.unsure_leaves) == (1.0, 0)
 
 
-def test_where_nothing_can_run_the_tree_is_unsure(ground):
+def test_where_nothing_can_run_the_tree_is_unsure(evidence):
     """It never names a config that the rules forbid everywhere."""
-    found = distill_from(ground, [1, 2], lambda problems: np.full((problems.height, 2), np.inf), samples=300)
-    problems = fresh(ground, 50)
+    found = distill(evidence, [1, 2], lambda problems: np.full((problems.height, 2), np.inf), samples=300)
+    problems = fresh(evidence, 50)
     assert (decided(found.tree, problems) == UNSURE).mean() > 0.9
 
 
@@ -155,17 +155,17 @@ def test_a_config_is_not_chosen_for_sizes_it_was_never_tried_on(tmp_path):
     measured = measured_in_table(load_table([Dataset.open(tmp_path / "d")]))
     praised = int(measured.configs["config.BLOCK_M"].eq_missing(16).arg_max())
     other = int(measured.configs["config.BLOCK_M"].eq_missing(64).arg_max())
-    ground = Ground(measured, devices.get("a100"), ("fp16",), HULL)
-    found = distill_from(ground, [praised, other], lambda frame: np.tile([0.0, 0.5], (frame.height, 1)), samples=1000)
-    problems = fresh(ground)
+    evidence = Evidence(measured, devices.get("a100"), ("fp16",), HULL)
+    found = distill(evidence, [praised, other], lambda frame: np.tile([0.0, 0.5], (frame.height, 1)), samples=1000)
+    problems = fresh(evidence)
     large = (problems["problem.M"] > 512).to_numpy()
     assert large.sum() > 100
     assert (decided(found.tree, problems)[large] != 0).mean() > 0.98
 
 
-def test_drawn_problems_are_new_allowed_and_as_even_as_the_measured_ones(ground):
+def test_drawn_problems_are_new_allowed_and_as_even_as_the_measured_ones(evidence):
     """Inside the hull, different from each other and from what was measured, the same for the same seed."""
-    measured = ground.measured.problems
+    measured = evidence.measured.problems
     drawn, again = (draw_problems(FAMILY, measured, HULL, 500, np.random.default_rng(7)) for _ in range(2))
     assert drawn.equals(again)
     assert drawn.height == 500
@@ -201,9 +201,9 @@ def test_a_split_that_does_not_pay_on_other_samples_is_undone():
     assert list(grow(material, 8, 1.0, other).value) == [0]
 
 
-def test_wrong_wishes_are_refused(ground):
+def test_wrong_wishes_are_refused(evidence):
     """An empty portfolio, or a loss of nothing, with what was given."""
     with pytest.raises(InvalidValue, match="got 0 configs"):
-        distill_from(ground, [], truth(ground.measured.configs[:0]))
+        distill(evidence, [], truth(evidence.measured.configs[:0]))
     with pytest.raises(InvalidValue, match="a loss of 0"):
-        distill_from(ground, [1], truth(ground.measured.configs[:1]), worst_loss=0)
+        distill(evidence, [1], truth(evidence.measured.configs[:1]), worst_loss=0)

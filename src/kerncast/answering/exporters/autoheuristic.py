@@ -34,7 +34,7 @@ from kerncast.native.lower import lower
 from kerncast.native.tiers.build import PortfolioScores, TierOptions
 from kerncast.native.tiers.cart import Material, grow
 from kerncast.native.tiers.contents import Tiers
-from kerncast.native.tiers.distill import LEAST_WEIGHT, Ground, lessons_of, parts_of
+from kerncast.native.tiers.distill import LEAST_WEIGHT, Evidence, examples_of, parts_of
 from kerncast.native.tiers.smallest_set import model_portfolio
 from kerncast.version import __version__
 
@@ -115,17 +115,17 @@ def distill_heuristic(model: Model, options: TierOptions, listed: int = LISTED, 
     progress.stage("choosing the portfolio")
     portfolio = _known_choices(model, model_portfolio(model, options.loss, options.most))
     progress.stage("asking the model about problems like those it was trained on")
-    ground = Ground.of(model)
+    evidence = Evidence.of(model)
     score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach_of(model)), [Tier.PORTFOLIO]))
     rng = np.random.default_rng(options.seed)
-    lessons = lessons_of(ground, portfolio, score, options.samples_for(portfolio), rng)
-    usable = np.flatnonzero(_is_mm(lessons.problems))
+    examples = examples_of(evidence, portfolio, score, options.samples_for(portfolio), rng)
+    usable = np.flatnonzero(_is_mm(examples.problems))
     if not len(usable):
         raise InvalidValue(f"{model.path} knows no product that AutoHeuristic is asked about: one mm without bias, C packed")
-    problems = lessons.problems[usable]
+    problems = examples.problems[usable]
     columns = context_columns(problems)
-    features, costs = np.column_stack(list(columns.values())), lessons.costs[usable]
-    grows, prunes, judges = parts_of(lessons.group[usable], options.seed)
+    features, costs = np.column_stack(list(columns.values())), examples.costs[usable]
+    grows, prunes, judges = parts_of(examples.group[usable], options.seed)
     progress.stage("growing the tree")
     material = Material(features, costs, np.ones(len(features)))
     tree = grow(material.take(np.flatnonzero(grows)), MOST_LEAVES, LEAST_WEIGHT, material.take(np.flatnonzero(prunes)))
@@ -133,8 +133,8 @@ def distill_heuristic(model: Model, options: TierOptions, listed: int = LISTED, 
     everything = _ranked(costs, leaf, len(tree.value), listed)
     # What is judged must not have been ranked on the problems that judge it.
     fitted = _ranked(costs[~judges], leaf[~judges], len(tree.value), listed) if not judges.all() else everything
-    known = np.flatnonzero(judges & (usable < len(ground.measured.solvable)))
-    efficiency, own, count = _judged(ground, portfolio, usable[known], [fitted[number] for number in leaf[known]])
+    known = np.flatnonzero(judges & (usable < len(evidence.measured.solvable)))
+    efficiency, own, count = _judged(evidence, portfolio, usable[known], [fitted[number] for number in leaf[known]])
     return Heuristic(
         tree, tuple(everything), tuple(_choice(model, row) for row in portfolio), tuple(columns), conditions,
         count, not judges.all(), efficiency, own,
@@ -249,10 +249,10 @@ def _ranked(costs: Floats, leaf: Ints, leaves: int, listed: int) -> list[tuple[t
 
 
 def _judged(
-    ground: Ground, portfolio: Sequence[int], problems: Ints, lists: Sequence[Sequence[tuple[float, int]]]
+    evidence: Evidence, portfolio: Sequence[int], problems: Ints, lists: Sequence[Sequence[tuple[float, int]]]
 ) -> tuple[float, float | None, int]:
     """The mean efficiency of the first listed choice that was tried on each problem, the model's own, and their number."""
-    measured = ground.measured
+    measured = evidence.measured
     numbers = measured.solvable[problems]
     shares = measured.shares[numbers][:, list(portfolio)]
     tree = np.array([

@@ -33,7 +33,7 @@ TRIES = 10
 
 
 @dataclass(frozen=True)
-class Decision:
+class GoldenDecision:
     """One problem and what the tree alone chooses for it; -1: it is unsure."""
 
     problem: list[int]
@@ -85,13 +85,13 @@ def golden_vectors(artefact: Artefact, count: int = COUNT, seed: int = 0) -> lis
     return found
 
 
-def golden_decisions(artefact: Artefact, count: int = COUNT, seed: int = 0) -> list[Decision]:
+def golden_decisions(artefact: Artefact, count: int = COUNT, seed: int = 0) -> list[GoldenDecision]:
     """The same for a tree that is alone, which has neither scores nor times."""
     interpreter, space = Interpreter(artefact), artefact.model.family.problem
     found = []
     for values in _tried(artefact, count, seed):
         chosen = interpreter.tree_choice(values)
-        found.append(Decision(encode(space, values), -1 if chosen is None else chosen))
+        found.append(GoldenDecision(encode(space, values), -1 if chosen is None else chosen))
     return found
 
 

@@ -103,7 +103,7 @@ class LookupTableExporter(Exporter):
 
 
 @dataclass
-class Table:
+class LookupTable:
     """The entries, and how many problems were left out, by reason."""
 
     entries: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def lookup_table(
     ranked: Iterable[tuple[Problem, Sequence[Config]]],
     more: More,
     device_name: str | None = None,
-) -> Table:
+) -> LookupTable:
     """The table for some problems, each with its best configs in order (none: the model does not answer).
 
     Of two problems with the same key the first one counts; problems without TF32 come first, as a table must not lower the
@@ -136,7 +136,7 @@ def lookup_table(
         raise InvalidValue(
             f"`device_name` is what torch.cuda.get_device_properties(0).gcnArchName says, in one line, got {device_name!r:.100}"
         )
-    table = Table()
+    table = LookupTable()
     for problem, configs in sorted(ranked, key=lambda item: bool(item[0].get("tf32"))):
         reason = unsaid(problem) or (None if configs else "the model does not answer them (out of its range)")
         written = {} if reason is not None else _entries(problem, configs, more)
@@ -155,7 +155,7 @@ def lookup_table(
     return table
 
 
-def write_lookup_table(out: Path, table: Table) -> None:
+def write_lookup_table(out: Path, table: LookupTable) -> None:
     """As JSON, one object: `json.load` gives what `torch._inductor.config.lookup_table.table` takes."""
     write_bytes(out, json_text(table.entries))
 

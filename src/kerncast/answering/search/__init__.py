@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from kerncast.answering.inputs import Configs, offering
-from kerncast.answering.search.space import Ground
+from kerncast.answering.search.space import SearchSpace
 from kerncast.answering.search.strategies import STRATEGIES, Scoring
 from kerncast.core.io.atomic import scratch_folder
 from kerncast.core.op import Config, Problem, hash_key, key_text
@@ -117,17 +117,17 @@ def search(
     problem = model.problem(problem)
     if not model.family.config.parameters:
         raise InvalidValue(f"{model.family.id} has only one config: there is nothing to search")
-    ground = Ground(model.family, problem, model.profile)
+    searched = SearchSpace(model.family, problem, model.profile)
     if configs is not None:
-        return _among(model, problem, ground, configs, strategy, budget, top_k, seed, progress)
-    if not ground.size:
+        return _among(model, problem, searched, configs, strategy, budget, top_k, seed, progress)
+    if not searched.size:
         raise InvalidValue(f"no config of {model.family.id} can run this problem on {model.device.name}: its rules exclude all")
     if strategy is None:
-        strategy = "exhaustive" if ground.exact and ground.size <= EXHAUSTED else "local"
+        strategy = "exhaustive" if searched.exact and searched.size <= EXHAUSTED else "local"
     limit = budget if strategy == "exhaustive" else budget or BUDGET
-    total = ground.size if limit is None and ground.exact else limit
+    total = searched.size if limit is None and searched.exact else limit
     scoring = Scoring(model, problem, limit, top_k, total, progress)
-    STRATEGIES[strategy](ground, scoring, seed)
+    STRATEGIES[strategy](searched, scoring, seed)
     everything = strategy == "exhaustive" and not scoring.spent
     return Search(
         problem=problem,
@@ -135,8 +135,8 @@ def search(
         seed=seed,
         finalists=_finalists(model, scoring),
         scored=scoring.scored,
-        space=scoring.scored if everything else ground.size,
-        exact=everything or ground.exact,
+        space=scoring.scored if everything else searched.size,
+        exact=everything or searched.exact,
         outside=model.envelope.coverage.outside(problem),
     )
 
@@ -144,7 +144,7 @@ def search(
 def _among(
     model: Model,
     problem: Problem,
-    ground: Ground,
+    searched: SearchSpace,
     configs: Configs,
     strategy: str | None,
     budget: int | None,
@@ -158,7 +158,7 @@ def _among(
     pool = offering(model, configs, seed=seed, progress=progress)
     rows = pool.candidates.select(pl.col(f"config.{name}").alias(name) for name in model.family.config.parameters)
     built = pool.built_for(problem)
-    valid = ground.valid(rows if built is None else rows.filter(pl.Series(built)))
+    valid = searched.valid(rows if built is None else rows.filter(pl.Series(built)))
     if not valid.height:
         raise InvalidValue(f"none of the {rows.height:,} given configs can run this problem on {model.device.name}")
     scoring = Scoring(model, problem, budget, top_k, valid.height, progress)
@@ -196,7 +196,7 @@ def measured_first(found: Search, finalists: tuple[Finalist, ...]) -> Search:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSearch:
     """A search whose finalists were timed, the fastest first, and the device they ran on."""
 
     search: Search
@@ -211,7 +211,7 @@ def measure(
     *,
     progress: Progress = QUIET,
     stop: Stop = never,
-) -> Measured:
+) -> MeasuredSearch:
     """Time the finalists on this machine, with the given backend or the one that runs their family."""
     family = found.finalists[0].config.family
     kind = backend_that_runs(family.id, backend)
@@ -230,7 +230,7 @@ def measure(
     for item in found.finalists:
         status, time_ns = ends[hash_key(key_text(family.id, device, found.problem.items(), item.config.items()))]
         finalists.append(replace(item, status=status, measured_ns=time_ns))
-    return Measured(measured_first(found, tuple(finalists)), kind.name, device)
+    return MeasuredSearch(measured_first(found, tuple(finalists)), kind.name, device)
 
 
 def _ends(rows: pl.DataFrame) -> dict[str, tuple[str, float | None]]:

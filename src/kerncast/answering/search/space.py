@@ -25,7 +25,7 @@ MOST_ROWS = 500_000
 POINT, STEPS, FOUND = "__point", "__steps", "__found"
 
 
-class Ground:
+class SearchSpace:
     """The configs that can run one problem on one device."""
 
     def __init__(self, family: Family, problem: Problem, device: Device) -> None:
@@ -122,10 +122,10 @@ class Ground:
 class _Projection:
     """Moves rows of places to valid values of the parameters that constraints connect, in growing circles."""
 
-    def __init__(self, ground: Ground, names: Sequence[str], checks: Sequence[Program | None]) -> None:
-        self.ground, self.names, self.checks = ground, names, checks
-        self.parameters = [ground.parameters[name] for name in names]
-        declared = list(ground.parameters)
+    def __init__(self, searched: SearchSpace, names: Sequence[str], checks: Sequence[Program | None]) -> None:
+        self.searched, self.names, self.checks = searched, names, checks
+        self.parameters = [searched.parameters[name] for name in names]
+        declared = list(searched.parameters)
         self.columns = [declared.index(name) for name in names]
         self.order = [f"c.{name}" for name in declared if name in names]
         self.furthest = sum(item.size - 1 if item.ordered else 1 for item in self.parameters)
@@ -167,7 +167,7 @@ class _Projection:
 
     def _expanded(self, block: pl.DataFrame, centres: Ints, depth: int, name: str, radius: int) -> pl.DataFrame:
         """A block with the values of one more parameter that its remaining steps allow."""
-        active = self.ground.space.active.get(name)
+        active = self.searched.space.active.get(name)
         parts = []
         if active is not None and block.height:
             applies = active.frame(block, trusted=True).to_series() != 0.0

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.answering.search.space import Ground
+from kerncast.answering.search.space import SearchSpace
 from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.core.op import Problem
 from kerncast.core.progress import QUIET, Progress
@@ -87,7 +87,7 @@ class Scoring:
         return found.score
 
 
-Strategy = Callable[[Ground, Scoring, int], None]
+Strategy = Callable[[SearchSpace, Scoring, int], None]
 
 # Size of a generation: a tenth of the budget, within these bounds.
 POPULATION = (8, 50)
@@ -98,33 +98,33 @@ RESTART = 16
 ASKED_AT_ONCE = 8
 
 
-def exhaustive(ground: Ground, scoring: Scoring, seed: int) -> None:
+def exhaustive(space: SearchSpace, scoring: Scoring, seed: int) -> None:
     """Every config, in the order of the space."""
-    for frame in ground.frames():
+    for frame in space.frames():
         scoring.once(frame)
         if scoring.spent:
             return
 
 
-def random(ground: Ground, scoring: Scoring, seed: int) -> None:
+def random(space: SearchSpace, scoring: Scoring, seed: int) -> None:
     """Different configs, all equally likely."""
     assert scoring.left is not None
-    scoring.once(ground.sample(scoring.left, seed))
+    scoring.once(space.sample(scoring.left, seed))
 
 
-def differential_evolution(ground: Ground, scoring: Scoring, seed: int) -> None:
+def differential_evolution(space: SearchSpace, scoring: Scoring, seed: int) -> None:
     """scipy's differential evolution on the places of the values; each individual is moved to the nearest valid config."""
     from scipy.optimize import differential_evolution as evolve
 
     def energies(population: Any) -> Any:
-        return _projected_scores(ground, scoring, np.rint(population).T.astype(np.int64))
+        return _projected_scores(space, scoring, np.rint(population).T.astype(np.int64))
 
-    sizes = [parameter.size for parameter in ground.parameters.values()]
+    sizes = [parameter.size for parameter in space.parameters.values()]
     for number in count():
         before = scoring.scored
-        population = ground.indices(ground.sample(_individuals(scoring), seed + number))
+        population = space.indices(space.sample(_individuals(scoring), seed + number))
         if len(population) < 5:  # fewer than scipy needs: the sample is the answer
-            scoring(ground.sample(len(population), seed))
+            scoring(space.sample(len(population), seed))
             return
         evolve(
             energies,
@@ -143,12 +143,12 @@ def differential_evolution(ground: Ground, scoring: Scoring, seed: int) -> None:
             return
 
 
-def _projected_scores(ground: Ground, scoring: Scoring, places: Ints) -> Floats:
+def _projected_scores(space: SearchSpace, scoring: Scoring, places: Ints) -> Floats:
     """Scores of the valid configs nearest to some places; infinite if none is near."""
-    points = ground.nearest(places)
+    points = space.nearest(places)
     scores = np.full(len(points), np.inf)
     found = [place for place, point in enumerate(points) if point is not None]
-    scores[found] = scoring(ground.frame(point for point in points if point is not None))
+    scores[found] = scoring(space.frame(point for point in points if point is not None))
     return scores
 
 
@@ -170,41 +170,41 @@ def _individuals(scoring: Scoring) -> int:
     return int(np.clip(scoring.left // 10, *POPULATION))
 
 
-def local(ground: Ground, scoring: Scoring, seed: int) -> None:
+def local(space: SearchSpace, scoring: Scoring, seed: int) -> None:
     """Climb from the model's best candidate, one step at a time; then from others, then from random configs."""
     assert scoring.left is not None
-    candidates = _candidates(ground, scoring, max(1, int(CANDIDATE_SHARE * scoring.left)))
+    candidates = _candidates(space, scoring, max(1, int(CANDIDATE_SHARE * scoring.left)))
     starts = candidates[np.argsort(scoring(candidates), kind="stable")] if candidates.height else candidates
     climbed: set[tuple[object, ...]] = set()
     for start in starts.rows(named=True):
-        _climb(ground, scoring, start, climbed)
+        _climb(space, scoring, start, climbed)
         if scoring.spent:
             return
     for number in count(1):
         before = scoring.scored
-        drawn = ground.sample(RESTART, seed + number)
+        drawn = space.sample(RESTART, seed + number)
         order = np.argsort(scoring(drawn), kind="stable")
-        _climb(ground, scoring, drawn.row(int(order[0]), named=True), climbed)
+        _climb(space, scoring, drawn.row(int(order[0]), named=True), climbed)
         if scoring.spent or (scoring.scored == before and number > STALE_GENERATIONS):
             return
 
 
-def _candidates(ground: Ground, scoring: Scoring, most: int) -> pl.DataFrame:
+def _candidates(space: SearchSpace, scoring: Scoring, most: int) -> pl.DataFrame:
     """The configs that worked in training and can run this problem, the best on average first."""
     frame = scoring.model.candidates
     if not frame.height:
-        return ground.frame([])
+        return space.frame([])
     ordered = frame.with_row_index("__row").sort("share", "__row", descending=[True, False])
-    columns = [pl.col(f"config.{name}").alias(name) for name in ground.parameters]
-    return ground.valid(ordered.select(columns)).head(most)
+    columns = [pl.col(f"config.{name}").alias(name) for name in space.parameters]
+    return space.valid(ordered.select(columns)).head(most)
 
 
-def _climb(ground: Ground, scoring: Scoring, point: dict[str, Any], climbed: set[tuple[object, ...]]) -> None:
+def _climb(space: SearchSpace, scoring: Scoring, point: dict[str, Any], climbed: set[tuple[object, ...]]) -> None:
     """Steepest descent of the score; it never starts from the same config twice."""
-    score = float(scoring(ground.frame([point]))[0])
+    score = float(scoring(space.frame([point]))[0])
     while tuple(point.values()) not in climbed and not scoring.spent:
         climbed.add(tuple(point.values()))
-        around = ground.neighbours(point)
+        around = space.neighbours(point)
         if not around.height:
             return
         scores = scoring(around)
@@ -214,7 +214,7 @@ def _climb(ground: Ground, scoring: Scoring, point: dict[str, Any], climbed: set
         point, score = around.row(best, named=True), float(scores[best])
 
 
-def with_optuna(ground: Ground, scoring: Scoring, seed: int) -> None:
+def with_optuna(space: SearchSpace, scoring: Scoring, seed: int) -> None:
     """optuna's tree-structured Parzen estimator; each suggestion is moved to the nearest valid config."""
     try:
         import optuna
@@ -225,7 +225,7 @@ def with_optuna(ground: Ground, scoring: Scoring, seed: int) -> None:
         name: optuna.distributions.IntDistribution(0, parameter.size - 1)
         if parameter.ordered
         else optuna.distributions.CategoricalDistribution(range(parameter.size))
-        for name, parameter in ground.parameters.items()
+        for name, parameter in space.parameters.items()
         if parameter.size > 1
     }
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
@@ -233,8 +233,8 @@ def with_optuna(ground: Ground, scoring: Scoring, seed: int) -> None:
     while not scoring.spent and stale < STALE_GENERATIONS:
         before = scoring.scored
         asked = [study.ask(distributions) for _ in range(ASKED_AT_ONCE)]
-        places = [[trial.params.get(name, 0) for name in ground.parameters] for trial in asked]
-        scores = _projected_scores(ground, scoring, np.array(places))
+        places = [[trial.params.get(name, 0) for name in space.parameters] for trial in asked]
+        scores = _projected_scores(space, scoring, np.array(places))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna warns of infinite scores, which occur once the budget is spent
             for trial, score in zip(asked, scores, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from kerncast.native.c99 import NotInC
 from kerncast.native.interpreter import Interpreter
 from kerncast.native.lower import Artefact, lower
 from kerncast.native.tiers.contents import COMPARING, COMPARING_FIRST, UNSURE, DecisionTree, Tiers
-from kerncast.native.tiers.distill import COMPARED, WORST_LOSS_ALONE, Ground, distill, distill_from
+from kerncast.native.tiers.distill import COMPARED, WORST_LOSS_ALONE, Evidence, distill
 from kerncast.native.tiers.smallest_set import covered, model_portfolio, shortlist
 from kerncast.native.tiers.teaching import MOST_ROWS, TREES, compact_forest, draw_problems, forest_scores
 
@@ -175,12 +176,10 @@ def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIE
     forecast.expect((measured.height + drawn.height) * len(portfolio), teaches)
     forecast.begin(ASKING)
     score = PortfolioScores(lower(model, Tiers(portfolio, reach=reach), [Tier.PORTFOLIO]), progress)
+    grown = partial(distill, Evidence.of(model), portfolio, score, seed=options.seed, samples=samples)
     if options.alone:
         forecast.begin(GROWING)
-        ground, worst = Ground.of(model), WORST_LOSS_ALONE
-        found = distill_from(
-            ground, portfolio, score, seed=options.seed, samples=samples, worst_loss=worst, allowed=score.allowed
-        )
+        found = grown(worst_loss=WORST_LOSS_ALONE, allowed=score.allowed)
         judged = (found.answered, found.loss)
         return Tiers(portfolio, found.tree, None, reach, expectation, alone=True, judged=judged)
     problems = pl.concat([measured, drawn])
@@ -199,8 +198,7 @@ def build_tiers(model: Model, options: TierOptions, *, progress: Progress = QUIE
         if forest is not None:
             compare = forest_scores([forest[:COMPARING_FIRST], forest[:COMPARING]], describe, configs)
     forecast.begin(GROWING)
-    tree = distill(model, portfolio, score, seed=options.seed, samples=samples, compare=compare)
-    return Tiers(portfolio, tree, forest, reach, expectation)
+    return Tiers(portfolio, grown(compare=compare).tree, forest, reach, expectation)
 
 
 class _Forecast:
@@ -304,7 +302,7 @@ def read_tiers(file: Path, model: Model) -> Tiers | None:
         _refuse_outside(portfolio, 0, max(1, model.candidates.height))
         tree = None
         if "tree.names" in arrays:
-            program = Ground.of(model).program(portfolio.tolist())
+            program = Evidence.of(model).program(portfolio.tolist())
             names = [str(name) for name in arrays["tree.names"]]
             (nodes,), lists = _trees("tree.", arrays, len(names)), np.asarray(arrays["tree.lists"], np.int64)
             compares = np.asarray(arrays["tree.compares"], np.int64)

@@ -65,7 +65,7 @@ WORST_LEAF = 5.0
 
 
 @dataclass(frozen=True)
-class Ground:
+class Evidence:
     """What distillation starts from: the measurements, the device, and the trained ranges."""
 
     measured: Measured
@@ -76,7 +76,7 @@ class Ground:
     """Rules that the problem and a config decide together."""
 
     @classmethod
-    def of(cls, model: Model) -> Ground:
+    def of(cls, model: Model) -> Evidence:
         rules = tuple(rule for rule in model_rules(model) if namespaces(rule.holds) == {"p", "c"})
         return cls(measured_by_model(model), model.device, model.manifest.dtypes or None, model.manifest.hull, rules)
 
@@ -126,22 +126,7 @@ class Distilled:
 
 
 def distill(
-    model: Model,
-    portfolio: Sequence[int],
-    score: Score,
-    *,
-    seed: int = 0,
-    samples: int = SAMPLES,
-    worst_loss: float = WORST_LOSS,
-    compare: Compare | None = None,
-) -> DecisionTree:
-    """The tree of a trained model over its portfolio (rows of `model.candidates`)."""
-    ground = Ground.of(model)
-    return distill_from(ground, portfolio, score, seed=seed, samples=samples, worst_loss=worst_loss, compare=compare).tree
-
-
-def distill_from(
-    ground: Ground,
+    evidence: Evidence,
     portfolio: Sequence[int],
     score: Score,
     *,
@@ -167,42 +152,47 @@ def distill_from(
             f"a tree needs a portfolio of at least one config, samples ≥ 0 and a loss above 0, got {len(portfolio)} configs, "
             f"{samples} samples and a loss of {worst_loss}"
         )
-    lessons = lessons_of(ground, portfolio, score, samples, np.random.default_rng(seed), allowed)
-    program = ground.program(portfolio)
-    features = evaluate(program, lessons.problems)
+    examples = examples_of(evidence, portfolio, score, samples, np.random.default_rng(seed), allowed)
+    program = evidence.program(portfolio)
+    features = evaluate(program, examples.problems)
     # What cannot run is passed over, so it costs about what the next config of a list does.
     material = Material(
-        features, np.where(lessons.runs, lessons.costs, np.minimum(lessons.costs, PASSED_OVER)), np.ones(len(features))
+        features, np.where(examples.runs, examples.costs, np.minimum(examples.costs, PASSED_OVER)), np.ones(len(features))
     )
-    grows, prunes, judges = parts_of(lessons.group, seed)
+    grows, prunes, judges = parts_of(examples.group, seed)
     weight = LEAST_WEIGHT if compare is None else LEAST_COMPARING_WEIGHT
     grown = grow(material.take(grows), MOST_LEAVES, weight, material.take(prunes))
     leaf = grown.leaf_of(features)
-    lists, compares = _lists(lessons, leaf, grown, grows), np.ones(len(grown.value), np.int64)
-    answers, lost = _outcome(lessons, lists[leaf])
+    lists, compares = _lists(examples, leaf, grown, grows), np.ones(len(grown.value), np.int64)
+    answers, lost = _outcome(examples, lists[leaf])
     if compare is not None:
-        wide = _wide_lists(lessons, leaf, grown, grows)
-        saving, compared = _compared(lessons, wide[leaf], compare, prunes | judges)
-        compares = _worth_comparing(lost - saving, leaf, prunes, len(lists))
+        wide = _wide_lists(examples, leaf, grown, grows)
+        saving, compared = _compared(examples, wide[leaf], compare, prunes | judges)
+        # A leaf compares where that saves enough.
+        expected = _by_leaf(lost - saving, leaf, prunes, len(lists))
+        compares = np.where(expected > WORTH_COMPARING, COMPARED, 1)
         answers, lost = (np.where(compares[leaf] > 1, b, a) for a, b in ((answers, compared), (lost, saving)))
     sure, answered, loss = _sure_leaves(answers, lost, leaf, len(lists), prunes, judges, worst_loss)
     everything = np.ones(len(leaf), dtype=bool)
-    lists = np.where(sure[:, None], _lists(lessons, leaf, grown, everything), UNSURE)
+    lists = np.where(sure[:, None], _lists(examples, leaf, grown, everything), UNSURE)
     if (compares > 1).any():
-        wide = np.where(sure[:, None], _wide_lists(lessons, leaf, grown, everything), UNSURE)
+        wide = np.where(sure[:, None], _wide_lists(examples, leaf, grown, everything), UNSURE)
         short = np.pad(lists, ((0, 0), (0, wide.shape[1] - lists.shape[1])), constant_values=UNSURE)
         lists = np.where(compares[:, None] > 1, wide, short)
     compares = np.where(sure, compares, 1)
     distinct, number = np.unique(np.column_stack([lists, compares]), axis=0, return_inverse=True)
-    tree = _deciding(
-        replace(grown, value=number.ravel().astype(np.float64)), program, distinct[:, :-1].copy(), distinct[:, -1].copy()
-    )
+    # Without splits whose two sides agree, and with only the features that are read.
+    merged, names = replace(grown, value=number.ravel().astype(np.float64)).merged(), list(program.outputs)
+    used = sorted(set(merged.feature.tolist()))
+    kept = Program({names[item]: program.outputs[names[item]] for item in used})
+    nodes = replace(merged, feature=np.searchsorted(used, merged.feature).astype(np.int64))
+    tree = DecisionTree(kept, nodes, distinct[:, :-1].copy(), distinct[:, -1].copy())
     unsure, comparing = int((tree.choices == UNSURE).sum()), int((tree.compares[tree.tree.value.astype(np.int64)] > 1).sum())
     return Distilled(tree, len(tree.choices), unsure, comparing, len(features), answered, loss)
 
 
 @dataclass(frozen=True)
-class Lessons:
+class Examples:
     """What a tree learns from: measured and made-up problems, and what every choice costs on them."""
 
     problems: pl.DataFrame
@@ -218,17 +208,17 @@ class Lessons:
     """[problem, place]: whether the config would be chosen although it fails."""
 
 
-def lessons_of(
-    ground: Ground,
+def examples_of(
+    evidence: Evidence,
     portfolio: Sequence[int],
     score: Score,
     samples: int,
     rng: np.random.Generator,
     allowed: Allowed | None = None,
-) -> Lessons:
+) -> Examples:
     """The measured problems on which something worked, then `samples` made-up ones."""
-    measured = ground.measured
-    drawn = draw_problems(measured.family, measured.problems, ground.hull, samples, rng)
+    measured = evidence.measured
+    drawn = draw_problems(measured.family, measured.problems, evidence.hull, samples, rng)
     solved = measured.solvable
     known = measured.problems[solved]
     problems = pl.concat([known, drawn.select(known.columns)])
@@ -236,28 +226,22 @@ def lessons_of(
     tried = Reach.of(measured, portfolio).holds(problem_numbers(measured.family, problems))
     # If no config was tried on such problems, only the model's guess is left.
     scores = np.where(tried | ~tried.any(axis=1, keepdims=True), scores, np.inf)
-    guessed, chosen = _regret(scores), scores.argmin(axis=1)
+    runs, chosen, least = np.isfinite(scores), scores.argmin(axis=1), scores.min(axis=1, keepdims=True)
+    some = np.isfinite(least)
+    # 1 − best over own time, according to the scores; 1 everywhere if nothing can run.
+    costs = np.where(some, -np.expm1(np.where(some, least, 0.0) - np.where(runs, scores, np.inf)), 1.0)
     shares = measured.shares[solved][:, list(portfolio)]
     best = np.nanmax(np.where(np.isnan(shares), 0.0, shares), axis=1, keepdims=True)
-    costs = guessed.copy()
-    costs[: len(solved)] = np.where(np.isnan(shares), guessed[: len(solved)], 1.0 - shares / np.where(best > 0, best, 1.0))
+    costs[: len(solved)] = np.where(np.isnan(shares), costs[: len(solved)], 1.0 - shares / np.where(best > 0, best, 1.0))
     if measured.score is not None:
         chosen[: len(solved)] = _chosen_unseen(measured, portfolio)[solved]
-    own = np.where(np.isfinite(scores).any(axis=1), costs[np.arange(len(costs)), chosen], 0.0)
+    own = np.where(runs.any(axis=1), costs[np.arange(len(costs)), chosen], 0.0)
     group = np.r_[measured.group[solved], measured.group.max() + 1 + np.arange(drawn.height)]
-    runs = np.isfinite(scores)
     if allowed is None:
-        return Lessons(problems, costs, own, runs, group, np.zeros_like(runs))
+        return Examples(problems, costs, own, runs, group, np.zeros_like(runs))
     may = allowed(problems) & tried
     failed = np.r_[shares == 0.0, np.zeros((drawn.height, len(portfolio)), dtype=bool)]
-    return Lessons(problems, costs, own, may, group, may & (failed | ~runs))
-
-
-def _regret(scores: Floats) -> Floats:
-    """1 − best over own time, according to the scores; 1 everywhere if nothing can run."""
-    best = scores.min(axis=1, keepdims=True)
-    known = np.isfinite(best)
-    return np.where(known, -np.expm1(np.where(known, best, 0.0) - np.where(np.isfinite(scores), scores, np.inf)), 1.0)
+    return Examples(problems, costs, own, may, group, may & (failed | ~runs))
 
 
 def _chosen_unseen(measured: Measured, portfolio: Sequence[int]) -> Ints:
@@ -288,7 +272,7 @@ def parts_of(group: Ints, seed: int) -> tuple[Flags, Flags, Flags]:
     return ~aside, prunes, aside & ~prunes
 
 
-def _lists(lessons: Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints:
+def _lists(examples: Examples, leaf: Ints, grown: Tree, used: Flags) -> Ints:
     """By leaf: up to PLACES configs, each the best on the problems of the leaf that none before it can run."""
     found = np.full((len(grown.value), PLACES), UNSURE)
     order = np.argsort(leaf[used], kind="stable")
@@ -296,31 +280,31 @@ def _lists(lessons: Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints:
     starts = np.searchsorted(leaf[rows], np.arange(len(grown.value) + 1))
     for number in range(len(grown.value)):
         left = rows[starts[number] : starts[number + 1]]
-        fails = np.asarray(lessons.fails[left].any(axis=0))
+        fails = np.asarray(examples.fails[left].any(axis=0))
         if not len(left):
             found[number, 0] = int(grown.value[number])
             continue
         for place in range(PLACES):
-            best = int(np.where(fails, np.inf, lessons.costs[left].sum(axis=0)).argmin())
-            if fails[best] or not lessons.runs[left, best].any():
+            best = int(np.where(fails, np.inf, examples.costs[left].sum(axis=0)).argmin())
+            if fails[best] or not examples.runs[left, best].any():
                 break
             found[number, place] = best
-            left = left[~lessons.runs[left, best]]
+            left = left[~examples.runs[left, best]]
             if not len(left):
                 break
     return found
 
 
-def _wide_lists(lessons: Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints:
+def _wide_lists(examples: Examples, leaf: Ints, grown: Tree, used: Flags) -> Ints:
     """By leaf: up to LISTED configs, each the one that lowers the cost of the best of them most."""
-    width = min(LISTED, lessons.costs.shape[1])
+    width = min(LISTED, examples.costs.shape[1])
     found = np.full((len(grown.value), max(width, PLACES)), UNSURE)
     for number in range(len(grown.value)):
         rows = np.flatnonzero(used & (leaf == number))
         if not len(rows):
             found[number, 0] = int(grown.value[number])
             continue
-        costs = lessons.costs[rows]
+        costs = examples.costs[rows]
         # Where several would do, the one that is better by itself.
         least, alone = np.ones(len(rows)), 1e-3 * costs.sum(axis=0)
         for place in range(width):
@@ -331,21 +315,21 @@ def _wide_lists(lessons: Lessons, leaf: Ints, grown: Tree, used: Flags) -> Ints:
     return found
 
 
-def _compared(lessons: Lessons, lists: Ints, compare: Compare, asked: Flags) -> tuple[Floats, Flags]:
+def _compared(examples: Examples, lists: Ints, compare: Compare, asked: Flags) -> tuple[Floats, Flags]:
     """What the best of the first configs of a list that run loses, by the comparing scores; and whether there is one.
 
     Only of the problems in `asked`; the others count as unanswered.
     """
     rows, listed = np.flatnonzero(asked), np.maximum(lists[asked], 0)
-    runs = (lists[asked] != UNSURE) & lessons.runs[rows[:, None], listed]
+    runs = (lists[asked] != UNSURE) & examples.runs[rows[:, None], listed]
     runs &= runs.cumsum(axis=1) <= COMPARED
-    wanted = np.zeros((len(rows), lessons.costs.shape[1]), dtype=bool)
+    wanted = np.zeros((len(rows), examples.costs.shape[1]), dtype=bool)
     problem, place = np.nonzero(runs)
     wanted[problem, listed[problem, place]] = True
-    chosen = listed[np.arange(len(rows)), best_compared(runs, listed, compare(lessons.problems[rows], wanted))]
+    chosen = listed[np.arange(len(rows)), best_compared(runs, listed, compare(examples.problems[rows], wanted))]
     answers, lost = np.zeros(len(asked), dtype=bool), np.zeros(len(asked))
     answers[rows] = runs.any(axis=1)
-    lost[rows] = np.where(runs.any(axis=1), lessons.costs[rows, chosen] - lessons.own[rows], 0.0)
+    lost[rows] = np.where(runs.any(axis=1), examples.costs[rows, chosen] - examples.own[rows], 0.0)
     return lost, answers
 
 
@@ -357,23 +341,22 @@ def best_compared(runs: Flags, listed: Ints, scores: Floats) -> Ints:
     return np.asarray(few[np.arange(len(few)), best])
 
 
-def _worth_comparing(saved: Floats, leaf: Ints, prunes: Flags, leaves: int) -> Ints:
-    """By leaf: how many configs it compares, 1 where that saves too little."""
-    count, mean = np.bincount(leaf[prunes], minlength=leaves), saved[prunes].mean()
-    expected = (np.bincount(leaf[prunes], saved[prunes], leaves) + PRIOR * mean) / (count + PRIOR)
-    return np.where(expected > WORTH_COMPARING, COMPARED, 1)
-
-
-def _outcome(lessons: Lessons, lists: Ints) -> tuple[Flags, Floats]:
+def _outcome(examples: Examples, lists: Ints) -> tuple[Flags, Floats]:
     """Whether a list (one per problem) has a config that runs, and what the first such loses to the model's own choice."""
     rows = np.arange(len(lists))
     answers, lost = np.zeros(len(lists), dtype=bool), np.zeros(len(lists))
     for place in range(lists.shape[1]):
         config = lists[:, place]
-        now = ~answers & (config != UNSURE) & lessons.runs[rows, np.maximum(config, 0)]
-        lost[now] = lessons.costs[rows[now], config[now]] - lessons.own[now]
+        now = ~answers & (config != UNSURE) & examples.runs[rows, np.maximum(config, 0)]
+        lost[now] = examples.costs[rows[now], config[now]] - examples.own[now]
         answers |= now
     return answers, lost
+
+
+def _by_leaf(values: Floats, leaf: Ints, used: Flags, leaves: int) -> Floats:
+    """The mean of each leaf; one that few problems reach is assumed to be as good as the average."""
+    count = np.bincount(leaf[used], minlength=leaves)
+    return np.asarray((np.bincount(leaf[used], values[used], leaves) + PRIOR * values[used].mean()) / (count + PRIOR))
 
 
 def _sure_leaves(
@@ -383,9 +366,7 @@ def _sure_leaves(
 
     Leaves are ranked on one set of problems and judged on another, because some small leaves do well by luck.
     """
-    count = np.bincount(leaf[prunes], minlength=leaves)
-    # A leaf that few problems reach is assumed to be as good as the average.
-    mean = (np.bincount(leaf[prunes], lost[prunes], leaves) + PRIOR * lost[prunes].mean()) / (count + PRIOR)
+    mean = _by_leaf(lost, leaf, prunes, leaves)
     order = np.lexsort((np.arange(leaves), -mean))
     held = np.bincount(leaf[judges], lost[judges], leaves)[order] / judges.sum()
     remaining = held.sum() - np.r_[0.0, np.cumsum(held)]
@@ -395,12 +376,3 @@ def _sure_leaves(
     sure[order[:given_up]] = False
     answers = answers & sure[leaf]
     return sure, float(answers[judges].mean()), float(lost[judges & answers].sum() / judges.sum())
-
-
-def _deciding(tree: Tree, program: Program, lists: Ints, compares: Ints) -> DecisionTree:
-    """The tree without splits whose two sides agree, and with only the features that it reads."""
-    tree = tree.merged()
-    used = sorted(set(tree.feature.tolist()))
-    names = list(program.outputs)
-    kept = Program({names[item]: program.outputs[names[item]] for item in used})
-    return DecisionTree(kept, replace(tree, feature=np.searchsorted(used, tree.feature).astype(np.int64)), lists, compares)
