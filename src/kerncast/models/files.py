@@ -21,7 +21,6 @@ from kerncast.core.io.parquet import read_parquet
 from kerncast.core.op import Family
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.learning.learners.gbdt import Gbdt
 from kerncast.learning.scoring.metrics import Figures
 from kerncast.models.limits.configs import SERVING, Serving, read_serving, serving_of, worked_on
 from kerncast.models.manifest import (
@@ -170,10 +169,7 @@ def write_slim(model: Model, out: Path) -> None:
     refuse_unwritable(out)
 
     def fill(folder: Path) -> None:
-        if isinstance(model.learner, Gbdt):
-            model.learner.save_packed(folder)
-        else:
-            model.learner.save(folder)
+        model.learner.save_packed(folder)
         for name in KEPT:
             if name in model.manifest.files:
                 shutil.copyfile(model.path / name, folder / name)

@@ -22,7 +22,8 @@ from kerncast.data.row_checks import isolated_times, report_of
 from kerncast.data.schema import parameter_columns
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.learning.learners.contract import Learner, Target
-from kerncast.learning.learners.mlp_csv import CsvNetwork
+from kerncast.learning.learners.kinds import learner_class
+from kerncast.learning.learners.networks import CsvNetwork
 from kerncast.learning.tables.measurements import ProblemSample, with_earlier
 from kerncast.learning.tables.table import Table, load_table, refuse_alike_devices
 from kerncast.library.declared.declaration import declaration_of
@@ -108,7 +109,7 @@ def train(
     procedure = Procedure(recipe, progress, spread=spread)
     forests = None if ck is None else planned_forests(table, procedure, ck, base, judged=not no_folds)
     if weights is not None:
-        learner = weights.learner(table.rows, recipe.knobs)
+        learner = learner_class(recipe.kind).from_csv(weights, table.rows, recipe.knobs)
         if impossible := weights.impossible(learner, table.rows):
             progress.say(impossible)
         trained = Trained(learner, table, np.zeros(len(table.problem), np.int64), None)

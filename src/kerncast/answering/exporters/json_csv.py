@@ -13,13 +13,10 @@ from kerncast.answering.exporters import ConfigsOf, Exporter, NoOptions, Overrid
 from kerncast.answering.inputs import read_problem_file
 from kerncast.answering.selector import Selector
 from kerncast.core.io.artefact import ArtefactKind, Findings, Versioned
-from kerncast.core.io.atomic import build_directory, write_atomically, write_bytes
+from kerncast.core.io.atomic import write_bytes
 from kerncast.core.op import Problem
 from kerncast.core.progress import Progress
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.learning.learners.linear import Linear
-from kerncast.learning.learners.mlp import Mlp
-from kerncast.learning.learners.mlp_csv import write_network
 from kerncast.models.model import Model
 from kerncast.version import __version__
 
@@ -118,13 +115,8 @@ class CsvExporter(Exporter):
     one_device = False
 
     def write(self, model: Model, out: Path, options: NoOptions, progress: Progress) -> list[Path]:
-        learner, names = model.learner, model.manifest.features.names
-        if isinstance(learner, Linear):
-            write_atomically(out, learner.table().write_csv)
-            return [out]
-        if isinstance(learner, Mlp):
-            build_directory(out, lambda folder: write_network(folder, learner, names, model.target))
-            return sorted(out.iterdir())
+        if model.learner.write_csv(out, model.manifest.features.names, model.target):
+            return sorted(out.iterdir()) if out.is_dir() else [out]
         raise InvalidValue(
             f"`to=csv` writes the lines of a linear model or the weights of an mlp; {model.path} is {model.manifest.kind}: "
             "use c or json"

@@ -30,7 +30,8 @@ from kerncast.data.formats import Options
 from kerncast.data.importing import import_files, recognised
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.learning.learners.mlp_csv import CsvNetwork, read_network
+from kerncast.learning.learners.kinds import kind_of_csv
+from kerncast.learning.learners.networks import CsvNetwork, read_network
 from kerncast.library import devices
 from kerncast.models.ck import TARGETS as CK_TARGETS
 from kerncast.models.ck import weights_file
@@ -177,7 +178,7 @@ def train(
         if wanted and file_format == "ck":
             raise InvalidValue("`features` does not go with `file_format=ck`, whose features are fixed: leave one out")
         recipe = Recipe(
-            kind=kind or ("mlp" if network is not None else "gbdt" if known is None else known.manifest.kind),
+            kind=kind or (kind_of_csv() if network is not None else "gbdt" if known is None else known.manifest.kind),
             knobs={name: value for name, value in knobs.items() if value is not None},
             target=first or None,
             target_log=False if raw_target else None,
@@ -219,8 +220,8 @@ def _targets(targets: str | None, file_format: str, base: Model | None) -> tuple
 
 def _network(weights: str | Path, kind: str | None, continues: bool, fitting: Mapping[str, Any]) -> CsvNetwork:
     """The network that is given instead of being fitted; options that are about fitting do not go with it."""
-    if kind not in (None, "mlp"):
-        raise InvalidValue(f"`weights` are those of an mlp, but `kind` is {kind}: leave one out")
+    if kind not in (None, kind_of_csv()):
+        raise InvalidValue(f"`weights` are those of an {kind_of_csv()}, but `kind` is {kind}: leave one out")
     about = {"base": continues, **{name: fitting[name] for name in ("folds", "hard_mining", "tune", "file_format")}}
     for name in (name for name, is_given in about.items() if is_given):
         raise InvalidValue(f"`{name}` is about fitting, and `weights` are taken as they are: leave one out")

@@ -254,6 +254,8 @@ class Learner(abc.ABC):
     """Whether several fits may run at the same time in threads of one process, each with its own `Fitting.threads`."""
     reads_features: ClassVar[bool] = True
     """Whether predictions depend on the features; False: on the work and on `problem_numbers` only."""
+    reads_csv: ClassVar[bool] = False
+    """Whether its weights can be given as CSV files; then it has `from_csv`."""
     names_: tuple[str, ...] | None = None
     """The features that its weights say they read, in order; None: they do not say."""
 
@@ -280,6 +282,19 @@ class Learner(abc.ABC):
     @abc.abstractmethod
     def load(cls, folder: Path, options: Options) -> Self:
         """A fitted learner from its files."""
+
+    def save_packed(self, folder: Path) -> None:
+        """Write the weights in as few bytes as predictions need."""
+        self.save(folder)
+
+    def write_csv(self, out: Path, names: Sequence[str], target: Target) -> bool:
+        """Write what it learned as CSV, one file or a folder of several, for features of these names; False: it cannot."""
+        return False
+
+    @classmethod
+    def from_csv(cls, network: Any, rows: Rows, knobs: dict[str, Any]) -> Self:
+        """A learner with weights that are given, for rows that have their features."""
+        raise InvalidValue(f"`weights` are not those of a {cls.kind} model: leave out `kind`")
 
     def importances(self) -> dict[str, float]:
         """How much each feature mattered, adding up to 1; empty if unknown."""

@@ -44,7 +44,7 @@ from kerncast.learning.learners.contract import (
     write_arrays,
 )  # fmt: skip
 from kerncast.learning.learners.growing import BLEND, TEMPERATURE, wanted_shares
-from kerncast.learning.learners.mlp import BATCH_SIZE, EPOCHS, HIDDEN, Scaling
+from kerncast.learning.learners.networks import BATCH_SIZE, EPOCHS, HIDDEN, Scaling
 from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.table import Table
 

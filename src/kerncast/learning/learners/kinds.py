@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -23,24 +25,16 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
-# Imported when needed: scikit-learn, lightgbm and torch each take a second or more to import.
-SHIPPED = {
-    "gbdt": ("gbdt", "Gbdt"),
-    "mlp": ("mlp", "Mlp"),
-    "deep": ("deep", "Deep"),
-    "linear": ("linear", "Linear"),
-    "roofline": ("linear", "RooflineLearner"),
-}
-"""By kind: the module here and its class."""
+HERE = __name__.rpartition(".")[0]
 
 
 @cache
 def learner_class(kind: str) -> type[Learner]:
     """The class of one kind of model."""
-    if kind in SHIPPED:
-        module, name = SHIPPED[kind]
-        found: type[Learner] = getattr(import_module(f"kerncast.learning.learners.{module}"), name)
-        return found
+    # Most kinds have a module of their own name, so the others need not be imported.
+    found = (_in_module(kind) if kind in _modules() else {}) or _shipped()
+    if kind in found:
+        return found[kind]
     named = [entry for entry in _entries() if entry.name == kind]
     if not named:
         raise NotFound.named("model", kind, learner_kinds())
@@ -52,7 +46,29 @@ def learner_class(kind: str) -> type[Learner]:
 
 def learner_kinds() -> tuple[str, ...]:
     """The names of all kinds: the shipped ones, then those of other packages."""
-    return (*SHIPPED, *sorted({entry.name for entry in _entries()} - set(SHIPPED)))
+    return (*_shipped(), *sorted({entry.name for entry in _entries()} - set(_shipped())))
+
+
+def kind_of_csv() -> str:
+    """The kind whose weights can be given as CSV files."""
+    return next(kind for kind, learner in _shipped().items() if learner.reads_csv)
+
+
+@cache
+def _shipped() -> dict[str, type[Learner]]:
+    """The learners in the modules here; scikit-learn, lightgbm and torch are imported when they are needed."""
+    return {kind: learner for module in _modules() for kind, learner in _in_module(module).items()}
+
+
+@cache
+def _modules() -> tuple[str, ...]:
+    return tuple(sorted(item.name for item in iter_modules([str(Path(__file__).parent)])))
+
+
+def _in_module(name: str) -> dict[str, type[Learner]]:
+    module = import_module(f"{HERE}.{name}")
+    own = [item for item in vars(module).values() if isinstance(item, type) and item.__module__ == module.__name__]
+    return {item.kind: item for item in own if issubclass(item, Learner) and item is not Learner}
 
 
 def _entries() -> Iterable[EntryPoint]:

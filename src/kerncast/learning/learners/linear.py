@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -11,6 +11,7 @@ import polars as pl
 
 from kerncast.core.arrays import Floats
 from kerncast.core.expr import Expr
+from kerncast.core.io.atomic import write_atomically
 from kerncast.core.io.foreign import guarded
 from kerncast.core.io.parquet import read_parquet
 from kerncast.core.op import Family
@@ -112,6 +113,10 @@ class Linear(Learner):
     def save(self, folder: Path) -> None:
         lines = self.lines_.with_columns(target=pl.lit(self.target_.name), target_log=pl.lit(self.target_.log))
         lines.write_parquet(folder / FILE)
+
+    def write_csv(self, out: Path, names: Sequence[str], target: Target) -> bool:
+        write_atomically(out, self.table().write_csv)
+        return True
 
     @classmethod
     def load(cls, folder: Path, options: Options) -> Self:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Meta
 
-from kerncast.core import arrays
 from kerncast.core.arrays import Floats
-from kerncast.core.io.c import c_number, packaged_c
+from kerncast.core.io.atomic import build_directory
 from kerncast.core.op import Family
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.learning.learners.contract import (
@@ -26,20 +24,20 @@ from kerncast.learning.learners.contract import (
     Network,
     Options,
     Output,
+    Target,
     inner_split,
     label_weights,
     read_arrays,
     refuse_other_shape,
     write_arrays,
 )  # fmt: skip
+from kerncast.learning.learners.kinds import options_of
+from kerncast.learning.learners.networks import BATCH_SIZE, EPOCHS, HIDDEN, CsvNetwork, Scaling, write_network
 from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.table import Table
 
 # Epochs without a better validation error before it stops.
 PATIENCE = 15
-
-# Descriptions of knobs that both networks share.
-HIDDEN, EPOCHS, BATCH_SIZE = "layer sizes such as 100,50", "maximum passes over the data", "rows per step"
 
 
 class MlpOptions(Options, frozen=True):
@@ -51,60 +49,6 @@ class MlpOptions(Options, frozen=True):
     lr: Annotated[float, Meta(gt=0, description="learning rate")] = 1e-3
 
 
-class Scaling:
-    """Features with mean 0 and deviation 1, wide-ranging ones in log space; categorical ones one column per code."""
-
-    def __init__(self, arrays: dict[str, npt.NDArray[np.generic]]) -> None:
-        self.arrays = arrays
-
-    @classmethod
-    def of(cls, rows: Rows) -> Scaling:
-        """Learned from training rows."""
-        low, high = rows.features.min(axis=0), rows.features.max(axis=0)
-        # Sizes and counts span many powers of two; times follow their logarithm.
-        wide = (low >= 0) & (high > 100 * np.maximum(low, 1.0))
-        codes = np.full((len(rows.names), max([len(item) for item in rows.codes.values()], default=1)), -1, dtype=np.int64)
-        for place, name in enumerate(rows.names):
-            if name in rows.codes:
-                codes[place, : len(rows.codes[name])] = rows.codes[name]
-        wide &= codes[:, 0] < 0
-        logged = np.where(wide, arrays.log1p(np.maximum(rows.features, 0.0)), rows.features)
-        deviation = logged.std(axis=0)
-        return cls(
-            {"wide": wide, "codes": codes, "mean": logged.mean(axis=0), "deviation": np.where(deviation > 0, deviation, 1.0)}
-        )
-
-    def apply(self, features: Floats) -> Floats:
-        """The columns that the network reads."""
-        wide, codes = self.arrays["wide"], self.arrays["codes"]
-        logged = np.where(wide, arrays.log1p(np.maximum(features, 0.0)), features)
-        plain = np.asarray(codes)[:, 0] < 0
-        scaled = ((logged - self.arrays["mean"]) / self.arrays["deviation"])[:, plain]
-        # Outside the trained range a network extrapolates wildly; ten deviations are far enough.
-        parts = [np.clip(scaled, -10.0, 10.0)]
-        for place in np.flatnonzero(~plain):
-            known = np.asarray(codes)[place]
-            parts.append((features[:, [place]] == known[known >= 0]).astype(np.float64))
-        return np.concatenate(parts, axis=1)
-
-    def in_c(self) -> tuple[str, int]:
-        """C text of `kc_scale(x, out)`, which writes the same columns, and their number; `kc_dense` comes with it."""
-        codes, wide = np.asarray(self.arrays["codes"]), np.asarray(self.arrays["wide"])
-        lines, column = [], 0
-        for place in np.flatnonzero(codes[:, 0] < 0):
-            read = f"log1p(x[{place}] > 0.0 ? x[{place}] : 0.0)" if wide[place] else f"x[{place}]"
-            mean, deviation = (c_number(float(np.asarray(self.arrays[name])[place])) for name in ("mean", "deviation"))
-            lines.append(f"    out[{column}] = kc_clip(({read} - {mean}) / {deviation});")
-            column += 1
-        for place in np.flatnonzero(codes[:, 0] >= 0):
-            for code in codes[place][codes[place] >= 0]:
-                lines.append(f"    out[{column}] = x[{place}] == {c_number(float(code))};")
-                column += 1
-        body = "\n".join(lines)
-        function = f"static void kc_scale(const double *x, double *out) {{\n{body}\n}}\n"
-        return packaged_c(__package__, "clip.c") + function + packaged_c(__package__, "dense.c"), column
-
-
 class Mlp(Learner):
     """A network of a few dense layers with rectifiers."""
 
@@ -112,6 +56,7 @@ class Mlp(Learner):
     doc = "standard scaler and a small neural network (scikit-learn)"
     options_type = MlpOptions
     continues = True
+    reads_csv = True
 
     scaling_: Scaling
     center_: Floats
@@ -212,6 +157,22 @@ class Mlp(Learner):
         count = sum(name[1:].isdigit() for name in arrays) // 2
         learner.layers_ = [(np.asarray(arrays.pop(f"w{i}")), np.asarray(arrays.pop(f"b{i}"))) for i in range(count)]
         learner.scaling_ = Scaling(arrays)
+        return learner
+
+    def write_csv(self, out: Path, names: Sequence[str], target: Target) -> bool:
+        parts = self.scaling_, self.layers_, self.center_
+        build_directory(out, lambda folder: write_network(folder, *parts, names, target))
+        return True
+
+    @classmethod
+    def from_csv(cls, network: CsvNetwork, rows: Rows, knobs: dict[str, Any]) -> Self:
+        """A network that is given, as a learner of rows that have exactly its features."""
+        hidden = tuple(len(biases) for _, biases in network.layers[:-1])
+        if "hidden" in knobs and tuple(knobs["hidden"]) != hidden:
+            raise InvalidValue(f"`hidden` is {knobs['hidden']}, but the network in {network.folder} has {hidden}: leave it out")
+        learner = cls(options_of(cls, {**knobs, "hidden": hidden}))
+        learner.scaling_, learner.center_ = network.scaling(rows), network.center
+        learner.layers_ = list(network.layers)
         return learner
 
     def size(self) -> dict[str, int]:

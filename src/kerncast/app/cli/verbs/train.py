@@ -27,6 +27,7 @@ from kerncast.evaluating.text import (
     unseen_device_blocks,
     verdict_blocks,
 )
+from kerncast.learning.learners.kinds import kind_of_csv
 from kerncast.models.model import Model
 
 
@@ -65,7 +66,7 @@ def train_verb(
     if no_folds and call["hard_mining"]:
         echo("! --hard-mining is not compared with the run without it: --no-folds evaluates nothing", err=True)
     if any(value is not None for value in knobs.values()):
-        usual = "mlp" if call["weights"] is not None else "gbdt" if base is None else Model.load(base).manifest.kind
+        usual = kind_of_csv() if call["weights"] is not None else "gbdt" if base is None else Model.load(base).manifest.kind
         knobs = converted_knobs(call["kind"] or usual, knobs)
     try:
         with shown(plain=True, what="reading the measurements") as progress:

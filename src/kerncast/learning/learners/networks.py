@@ -1,4 +1,4 @@
-"""A network as CSV files, for other tools and back: what each input is, one matrix per layer, and how outputs become times.
+"""What networks share: how their inputs are scaled, and CSV files of a network, for other tools and back.
 
     inputs.csv           feature,code,log,mean,deviation: a row for each column that the network reads, in order
     layer_1_weights.csv  a row for each input of the layer, a column for each unit; no header
@@ -20,15 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from kerncast.core import arrays
 from kerncast.core.arrays import Floats
+from kerncast.core.io.c import c_number, packaged_c
 from kerncast.core.io.foreign import CELL
-from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.learning.learners.contract import TARGETS, Options, Target
-from kerncast.learning.learners.kinds import options_of
-from kerncast.learning.learners.mlp import Mlp, Scaling
+from kerncast.errors import BadFile, NotFound
+from kerncast.learning.learners.contract import TARGETS, Learner, Target
 from kerncast.learning.tables.feature_rows import Rows
 
+# Descriptions of knobs that both networks share.
+HIDDEN, EPOCHS, BATCH_SIZE = "layer sizes such as 100,50", "maximum passes over the data", "rows per step"
 INPUTS, OUTPUT = "inputs.csv", "output.csv"
 INPUT_COLUMNS = ("feature", "code", "log", "mean", "deviation")
 OUTPUT_COLUMNS = ("target", "log", "mean", "deviation")
@@ -38,10 +41,70 @@ _LAYER = re.compile(r"layer_(\d{1,4})_(weights|biases)\.csv", re.ASCII)
 CELL_BYTES = 64
 
 
-def write_network(folder: Path, network: Mlp, names: Sequence[str], target: Target) -> None:
+class Scaling:
+    """Features with mean 0 and deviation 1, wide-ranging ones in log space; categorical ones one column per code."""
+
+    def __init__(self, arrays: dict[str, npt.NDArray[np.generic]]) -> None:
+        self.arrays = arrays
+
+    @classmethod
+    def of(cls, rows: Rows) -> Scaling:
+        """Learned from training rows."""
+        low, high = rows.features.min(axis=0), rows.features.max(axis=0)
+        # Sizes and counts span many powers of two; times follow their logarithm.
+        wide = (low >= 0) & (high > 100 * np.maximum(low, 1.0))
+        codes = np.full((len(rows.names), max([len(item) for item in rows.codes.values()], default=1)), -1, dtype=np.int64)
+        for place, name in enumerate(rows.names):
+            if name in rows.codes:
+                codes[place, : len(rows.codes[name])] = rows.codes[name]
+        wide &= codes[:, 0] < 0
+        logged = np.where(wide, arrays.log1p(np.maximum(rows.features, 0.0)), rows.features)
+        deviation = logged.std(axis=0)
+        return cls(
+            {"wide": wide, "codes": codes, "mean": logged.mean(axis=0), "deviation": np.where(deviation > 0, deviation, 1.0)}
+        )
+
+    def apply(self, features: Floats) -> Floats:
+        """The columns that the network reads."""
+        wide, codes = self.arrays["wide"], self.arrays["codes"]
+        logged = np.where(wide, arrays.log1p(np.maximum(features, 0.0)), features)
+        plain = np.asarray(codes)[:, 0] < 0
+        scaled = ((logged - self.arrays["mean"]) / self.arrays["deviation"])[:, plain]
+        # Outside the trained range a network extrapolates wildly; ten deviations are far enough.
+        parts = [np.clip(scaled, -10.0, 10.0)]
+        for place in np.flatnonzero(~plain):
+            known = np.asarray(codes)[place]
+            parts.append((features[:, [place]] == known[known >= 0]).astype(np.float64))
+        return np.concatenate(parts, axis=1)
+
+    def in_c(self) -> tuple[str, int]:
+        """C text of `kc_scale(x, out)`, which writes the same columns, and their number; `kc_dense` comes with it."""
+        codes, wide = np.asarray(self.arrays["codes"]), np.asarray(self.arrays["wide"])
+        lines, column = [], 0
+        for place in np.flatnonzero(codes[:, 0] < 0):
+            read = f"log1p(x[{place}] > 0.0 ? x[{place}] : 0.0)" if wide[place] else f"x[{place}]"
+            mean, deviation = (c_number(float(np.asarray(self.arrays[name])[place])) for name in ("mean", "deviation"))
+            lines.append(f"    out[{column}] = kc_clip(({read} - {mean}) / {deviation});")
+            column += 1
+        for place in np.flatnonzero(codes[:, 0] >= 0):
+            for code in codes[place][codes[place] >= 0]:
+                lines.append(f"    out[{column}] = x[{place}] == {c_number(float(code))};")
+                column += 1
+        body = "\n".join(lines)
+        function = f"static void kc_scale(const double *x, double *out) {{\n{body}\n}}\n"
+        return packaged_c(__package__, "clip.c") + function + packaged_c(__package__, "dense.c"), column
+
+
+def write_network(
+    folder: Path,
+    scaling: Scaling,
+    layers: Sequence[tuple[Floats, Floats]],
+    center: Floats,
+    names: Sequence[str],
+    target: Target,
+) -> None:
     """Write a network into a folder."""
-    arrays = network.scaling_.arrays
-    codes, wide, mean, deviation = (np.asarray(arrays[name]) for name in ("codes", "wide", "mean", "deviation"))
+    codes, wide, mean, deviation = (np.asarray(scaling.arrays[name]) for name in ("codes", "wide", "mean", "deviation"))
     plain = codes[:, 0] < 0
     rows = [
         [names[place], "", str(bool(wide[place])).lower(), _text(mean[place]), _text(deviation[place])]
@@ -50,10 +113,10 @@ def write_network(folder: Path, network: Mlp, names: Sequence[str], target: Targ
     for place in map(int, np.flatnonzero(~plain)):
         rows += [[names[place], str(int(code)), "", "", ""] for code in codes[place][codes[place] >= 0]]
     _write(folder / INPUTS, [list(INPUT_COLUMNS), *rows])
-    for number, (weights, biases) in enumerate(network.layers_, 1):
+    for number, (weights, biases) in enumerate(layers, 1):
         _write(folder / f"layer_{number}_weights.csv", [[_text(value) for value in row] for row in weights])
         _write(folder / f"layer_{number}_biases.csv", [[_text(value) for value in biases]])
-    middle, spread = map(_text, network.center_)
+    middle, spread = map(_text, center)
     _write(folder / OUTPUT, [list(OUTPUT_COLUMNS), [target.name, str(target.log).lower(), middle, spread]])
 
 
@@ -97,17 +160,7 @@ class CsvNetwork:
         read = {item.feature for item in self.inputs}
         return [name for name in known if name in read]
 
-    def learner(self, rows: Rows, knobs: dict[str, object]) -> Mlp:
-        """The network as a learner of rows that have exactly its features."""
-        hidden = tuple(len(biases) for _, biases in self.layers[:-1])
-        if "hidden" in knobs and tuple(knobs["hidden"]) != hidden:  # type: ignore[arg-type]
-            raise InvalidValue(f"`hidden` is {knobs['hidden']}, but the network in {self.folder} has {hidden}: leave it out")
-        options: Options = options_of(Mlp, {**knobs, "hidden": hidden})
-        learner = Mlp(options)
-        learner.scaling_, learner.center_, learner.layers_ = self._scaling(rows), self.center, list(self.layers)
-        return learner
-
-    def impossible(self, learner: Mlp, rows: Rows) -> str:
+    def impossible(self, learner: Learner, rows: Rows) -> str:
         """On how many rows it predicts no time at all, in words, or nothing; refused if it never predicts one.
 
         A network of the time itself, and not of its logarithm, may say zero or less: an answer is then as good as none.
@@ -121,7 +174,8 @@ class CsvNetwork:
             )
         return f"{said}; times of such problems mean nothing" if none.any() else ""
 
-    def _scaling(self, rows: Rows) -> Scaling:
+    def scaling(self, rows: Rows) -> Scaling:
+        """How its inputs are scaled, for rows that have exactly its features."""
         own: dict[str, list[CsvInput]] = {name: [item for item in self.inputs if item.feature == name] for name in rows.names}
         codes = np.full((len(rows.names), max([1, *(len(items) for items in own.values())])), -1, dtype=np.int64)
         wide, mean, deviation = np.zeros(len(own), dtype=bool), np.zeros(len(own)), np.ones(len(own))
