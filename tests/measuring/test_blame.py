@@ -15,7 +15,7 @@ from kerncast.library.declared.family_file import family_named
 from kerncast.measuring.backends.contract import CannotCompile
 from kerncast.measuring.backends.cpu.build import Compiler, Library
 from kerncast.measuring.backends.environment import oom_kills
-from kerncast.measuring.backends.inductor import InductorBackend, illegal
+from kerncast.measuring.backends.inductor import VALUE, VARIABLE, InductorBackend
 from kerncast.measuring.collection import Request
 from kerncast.measuring.messages import Item, Result
 from kerncast.measuring.plan import retried
@@ -104,7 +104,7 @@ def test_a_kernel_is_blamed_for_its_own_end_and_not_for_that_of_a_signal(blamed)
 
 def test_the_row_of_an_illegal_instruction_says_what_helps(blamed, monkeypatch):
     """A crash row with the variable that PyTorch's bf16 products need on some machines; not once it is set, nor otherwise."""
-    monkeypatch.delenv(illegal.VARIABLE, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     (blamed / "illegal").touch()
     request = Request(TRITON, "blamed_backends:Illegal", ("0",), blamed / "d", QUICK, chunk_size=8)
     assert collect(request, [vectors()[10:13]], total=3).statuses == {"ok": 2, "crash": 1}
@@ -112,7 +112,7 @@ def test_the_row_of_an_illegal_instruction_says_what_helps(blamed, monkeypatch):
     assert error.startswith("the worker ended with SIGILL: on some virtual machines")
     assert "set ONEDNN_MAX_CPU_ISA=AVX10_1_512 before torch is imported" in error
     assert InductorBackend.advice("SIGSEGV") == ""
-    monkeypatch.setenv(illegal.VARIABLE, illegal.VALUE)
+    monkeypatch.setenv(VARIABLE, VALUE)
     assert InductorBackend.advice("SIGILL") == ""
 
 

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from kerncast.library.families.torch_products import Described, flex_problem, worded
-from kerncast.measuring.backends.inductor.templates import DTYPES, EPILOGUES
+from kerncast.measuring.backends.inductor.build import DTYPES, EPILOGUES
 
 LONGEST_TEXT = 400
 # The class of a choice, or of one of its bases, and its kind here.

@@ -19,8 +19,7 @@ from typing import Any
 from kerncast.core.device import Device
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library import devices
-from kerncast.measuring.backends.inductor import templates
-from kerncast.measuring.backends.inductor.build import cpu_software
+from kerncast.measuring.backends.inductor.build import cpu_software, inductor, key_of, missing, template_class
 from kerncast.models.model import Model
 from kerncast.torch.chooser import ChoicePolicy, Chooser, Picked
 from kerncast.torch.describing import flex_asked, name_of, problem_of
@@ -129,11 +128,11 @@ def _install() -> None:
         raise NotFound(
             "this torch cannot be told which kernels to try (it has no add_preprocessing_fn): use torch 2.9 or newer"
         )
-    handler, why_not = import_module("torch._inductor.choices").InductorChoices, templates.missing()
+    handler, why_not = import_module("torch._inductor.choices").InductorChoices, missing()
     selecting.add_preprocessing_fn(keep_picked)
     _before_triton_templates(handler)
     if why_not is None:
-        _before_cpp_template(templates.inductor().CppGemmTemplate)
+        _before_cpp_template(inductor().CppGemmTemplate)
     else:
         say("kernels for CPUs are not chosen", why_not)
 
@@ -159,7 +158,7 @@ def _before_cpp_template(template: Any) -> None:
                     if config["kind"] == "default":
                         own(cls, choices, layout, input_nodes, **options)
                     else:
-                        tile = templates.template_class(templates.key_of(config))
+                        tile = template_class(key_of(config))
                         tile.add_choices(choices, layout, input_nodes, **options)
                 if picked.configs and len(choices) == before:
                     raise RuntimeError("the template rendered none of the chosen configs")

@@ -58,7 +58,7 @@ def test_tiles_are_compiled_together_and_compute_the_product():
 
 def test_a_kernel_is_what_its_config_says():
     """The tile, the blocks and the division among threads are in the text that Inductor renders."""
-    kernels, product = build.Kernels(), build.Product.of(problem())
+    kernels, product = build.CppKernels(), build.Product.of(problem())
     text = kernels._unit(product, {"mine": TILES[2]})
     for line in ("Mr = 3;", f"Nr = {LANES};", "Kc_blocks = 64;", "Kt_blocks = 75;", "num_threads = 2;"):
         assert f"constexpr int64_t {line}" in text, line
@@ -67,7 +67,7 @@ def test_a_kernel_is_what_its_config_says():
 @pytest.mark.needs("make soak")
 def test_a_kernel_that_does_not_compile_costs_only_itself(monkeypatch):
     """A unit with a broken kernel is given up, and each of its kernels is compiled alone."""
-    sources = build.templates.sources
+    sources = build.sources
 
     def broken(*arguments):
         *rest, configs, names = arguments
@@ -76,7 +76,7 @@ def test_a_kernel_that_does_not_compile_costs_only_itself(monkeypatch):
             f"{text}\n#error broken" if values["nr"] == LANES else text for text, values in zip(texts, configs, strict=True)
         ]
 
-    monkeypatch.setattr(build.templates, "sources", broken)
+    monkeypatch.setattr(build, "sources", broken)
     backend, small = InductorBackend(), problem(M=3, N=16, K=8, threads=1)
     good = {"kind": "tile", "mr": 1, "nr": LANES, "mc": 0, "kc": 0, "split": "default"}
     vectors = [(small, Config(gemm_inductor_cpp, {**good, "nr": nr})) for nr in (LANES, 2 * LANES)]

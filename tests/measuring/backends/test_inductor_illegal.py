@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from kerncast.app.api import inspect as doctor_module
-from kerncast.measuring.backends.inductor.illegal import VALUE, VARIABLE, bf16_products
+from kerncast.measuring.backends.inductor import VALUE, VARIABLE, bf16_products
 
 DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
 HELPED = f"import os, signal; os.environ.get('{VARIABLE}') == '{VALUE}' or os.kill(os.getpid(), signal.SIGILL)"

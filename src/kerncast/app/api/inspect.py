@@ -34,7 +34,7 @@ from kerncast.library.registry import FAMILIES, OPS
 from kerncast.measuring.backends import backends
 from kerncast.measuring.backends.command.benchmark import BENCHMARK
 from kerncast.measuring.backends.contract import Backend
-from kerncast.measuring.backends.inductor.illegal import bf16_products
+from kerncast.measuring.backends.inductor import bf16_products
 from kerncast.measuring.sweeping.files import SWEEP
 from kerncast.models.checking import MODEL, STORE
 from kerncast.native.overrides import OVERRIDES

@@ -62,7 +62,7 @@ class Machine:
         return measured(self.library, devices.local())
 
 
-class Operands(Protocol):
+class CheckedOperands(Protocol):
     """What the kernels of one problem read and write."""
 
     def poison(self) -> None:
@@ -75,7 +75,7 @@ class Operands(Protocol):
 class PlannedKernel(Prepared):
     """A plan of the C side on the operands of its problem."""
 
-    def __init__(self, run: Callable[..., int], plan: ctypes.Structure, inputs: Operands) -> None:
+    def __init__(self, run: Callable[..., int], plan: ctypes.Structure, inputs: CheckedOperands) -> None:
         self.plan, self.inputs = plan, inputs
         self._launch = partial(run, ctypes.byref(plan))
 
