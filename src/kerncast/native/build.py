@@ -25,7 +25,7 @@ from kerncast.core.io.atomic import replace_file, scratch_folder
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import CannotWrite, KerncastError
 from kerncast.measuring.backends.contract import CannotCompile
-from kerncast.measuring.backends.cpu.build import Compiler, find_compiler, instruction_set
+from kerncast.measuring.backends.cpu.build import TOO_SLOW, Compiler, find_compiler, instruction_set
 from kerncast.models import trust
 from kerncast.native.binding import Binding
 from kerncast.native.c99 import c_source
@@ -106,7 +106,7 @@ def build(
             replace_file(made, (draft / "artefact.so").rename)
             keep_sum(made)
     except subprocess.TimeoutExpired as error:
-        raise CannotCompile(f"the compiler took more than {COMPILE_SECONDS} s") from error
+        raise CannotCompile(TOO_SLOW.format(COMPILE_SECONDS)) from error
     except OSError as error:
         raise CannotWrite(
             f"compiled artefacts cannot be kept in {made.parent} ({error}): free space, or set KERNCAST_CACHE"

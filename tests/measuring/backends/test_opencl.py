@@ -19,8 +19,7 @@ from kerncast.library.families.gemm_opencl import gemm_opencl
 from kerncast.library.problems import parse_vary, problem_set
 from kerncast.measuring.backends import environment, opencl
 from kerncast.measuring.backends.contract import CannotCompile, OutOfMemory, Unsupported
-from kerncast.measuring.backends.opencl import OpenClBackend, source
-from kerncast.measuring.backends.opencl.profile import profile
+from kerncast.measuring.backends.opencl import OpenClBackend, profile, source
 from kerncast.measuring.collection import Request
 from kerncast.measuring.messages import Policy
 from kerncast.measuring.run import collect

@@ -13,13 +13,12 @@ from kerncast.library import devices
 from kerncast.library.families.gemm_triton import triton as gemm_triton
 from kerncast.measuring.backends import triton
 from kerncast.measuring.backends.contract import Unsupported
-from kerncast.measuring.backends.triton import TritonBackend, device_profile
-from kerncast.measuring.backends.triton.product import launch_library, tensors
+from kerncast.measuring.backends.triton import TritonBackend, device_profile, launch_library, tensors
 from kerncast.testing.backends import BackendContract
 
 INTERPRETED = """
 import json, sys
-from kerncast.measuring.backends.triton.product import launch_triton, tensors
+from kerncast.measuring.backends.triton import launch_triton, tensors
 for problem, config in json.loads(sys.argv[1]):
     on = tensors(problem, "cpu")
     on.forget()

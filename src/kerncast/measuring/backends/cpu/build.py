@@ -37,6 +37,7 @@ SOURCES = Path(__file__).parent
 # Enough kernels to spread the compiler's start-up, few enough to keep every core busy.
 KERNELS_PER_OBJECT = 32
 COMPILE_SECONDS = 300
+TOO_SLOW = "the compiler took more than {} s"
 NO_COMPILER = (
     "the cpu backend compiles its kernels and needs gcc or clang, but found neither: install one "
     "(Debian and Ubuntu: apt install gcc; Fedora: dnf install gcc; macOS: xcode-select --install) or name it in CC"
@@ -259,7 +260,7 @@ class Library:
         try:
             self._write(path, made)
         except subprocess.TimeoutExpired as error:
-            raise CannotCompile(f"the compiler took more than {COMPILE_SECONDS} s") from error
+            raise CannotCompile(TOO_SLOW.format(COMPILE_SECONDS)) from error
         # The index comes last: if it exists, the object is complete.
         index = msgspec.json.encode(_Index(names, file_checksum(path)))
         self._write(path.with_suffix(".json"), lambda draft: draft.write_bytes(index))

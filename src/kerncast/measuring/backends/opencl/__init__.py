@@ -1,16 +1,18 @@
 """The `opencl` backend: one tiled GEMM kernel in as many variants as `gemm/opencl` has configs, on any OpenCL device.
 
-The files are the pipeline: `source` (`gemm.cl` and the macros of a config), `operands` (matrices on the device and the
-exact result), `profile` (the device). pyopencl is an extra: it is loaded when a device is asked for, not on import.
+`source` is the text of a kernel: `gemm.cl` and the macros of a config. pyopencl is an extra: it is loaded when a device is
+asked for, not on import.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from importlib import import_module, metadata
 from pathlib import Path
@@ -20,12 +22,13 @@ import numpy as np
 
 from kerncast.core.device import Device
 from kerncast.core.op import Config, Problem
+from kerncast.library import devices
 from kerncast.library.families.gemm_opencl import gemm_opencl
 from kerncast.measuring.backends.contract import Backend, CannotCompile, Failed, OutOfMemory, Prepared, Unsupported
+from kerncast.measuring.backends.cpu.gemm import make_matrices
 from kerncast.measuring.backends.cpu.inputs import InputCache
+from kerncast.measuring.backends.environment import shipped, slug
 from kerncast.measuring.backends.opencl import source
-from kerncast.measuring.backends.opencl.operands import DeviceOperands
-from kerncast.measuring.backends.opencl.profile import is_cpu, profile
 
 NOT_INSTALLED = "backend opencl needs pyopencl and an OpenCL driver: pip install 'kerncast[opencl]' brings both for CPUs"
 FOR_CPUS = "for a CPU pip install 'kerncast[opencl]', or apt install pocl-opencl-icd"
@@ -49,6 +52,18 @@ EVICTING_BYTES = 256 * 2**20
 # Programs that stay loaded: a chunk's and those of the race that follows.
 KEPT_PROGRAMS = 256
 OUT_OF_MEMORY = ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE")
+
+CPU, GPU = 1 << 1, 1 << 2  # CL_DEVICE_TYPE_*
+INFO = {
+    "num_cus": ("max_compute_units", 1.0),
+    "max_clock_mhz": ("max_clock_frequency", 1.0),
+    "max_work_group_size": ("max_work_group_size", 1.0),
+    "smem_per_block_bytes": ("local_mem_size", 1.0),
+    "cache_line_bytes": ("global_mem_cacheline_size", 1.0),
+    "memory_capacity_gb": ("global_mem_size", 1e-9),
+}
+# What the machine itself knows better: PoCL's global memory is a share of what is free at the moment.
+CPU_NUMBERS = ("l1_cache_kb", "l2_cache_kb", "l3_cache_kb", "vector_bytes", "memory_capacity_gb")
 
 
 @cache
@@ -128,16 +143,60 @@ def _said_by_opencl() -> Iterator[None]:
         raise (OutOfMemory if error.code in codes else Failed)(str(error)) from error
 
 
-class _Kernel(Prepared):
+class DeviceOperands:
+    """A, B and C of one problem on one device."""
+
+    def __init__(self, cl: Any, queue: Any, problem: Mapping[str, Any]) -> None:
+        self.queue = queue
+        half = problem["dtype"] == "fp16"
+        host = make_matrices({**problem, "dtype": "fp32" if half else problem["dtype"]})
+        # Halves hold the inputs exactly; the exact sums are rounded once, as the kernels do.
+        a, b, reference = (x.astype(np.float16) if half else x for x in (host.a, host.b, host.reference))
+        largest = max(a.nbytes, b.nbytes, reference.nbytes)
+        if largest > queue.device.max_mem_alloc_size:
+            raise OutOfMemory(
+                f"a matrix of {largest / 1e9:.1f} GB is larger than the {queue.device.max_mem_alloc_size / 1e9:.1f} GB "
+                "that the device allocates in one piece"
+            )
+        self.reference = reference
+        flags, read = cl.mem_flags, cl.mem_flags.READ_ONLY
+        if is_cpu(queue.device) and not half:
+            # The kernels read the host's huge pages in place: with small ones cache conflicts differ from run to run.
+            self._kept = host
+            self.a, self.b = (cl.Buffer(queue.context, read | flags.USE_HOST_PTR, hostbuf=x) for x in (a, b))
+            self.c = cl.Buffer(queue.context, flags.READ_WRITE | flags.USE_HOST_PTR, hostbuf=host.c)
+        else:
+            self.a, self.b = (cl.Buffer(queue.context, read | flags.COPY_HOST_PTR, hostbuf=x) for x in (a, b))
+            self.c = cl.Buffer(queue.context, flags.READ_WRITE, size=reference.nbytes)
+        self.nbytes = a.nbytes + b.nbytes + 2 * reference.nbytes
+        self._cl = cl
+
+    def forget(self) -> None:
+        """Fill C with NaN, so that elements that are not written show."""
+        self._cl.enqueue_fill_buffer(self.queue, self.c, self.reference.dtype.type(math.nan), 0, self.reference.nbytes).wait()
+
+    def error(self) -> float:
+        """The largest absolute difference of C from what it must be; infinite where nothing was written."""
+        found = np.empty_like(self.reference)
+        self._cl.enqueue_copy(self.queue, found, self.c, is_blocking=True)
+        if np.array_equal(found, self.reference):
+            return 0.0
+        difference = float(np.max(np.abs(found.astype(np.float64) - self.reference)))
+        return difference if math.isfinite(difference) else math.inf
+
+
+class _DeviceKernel(Prepared):
     """A kernel with its arguments. Its time is the sum of the times that the device itself spent on each launch.
 
     From the start of the first to the end of the last would count the host's pauses between launches as well: a
     cost of this process and its driver, not of the config.
     """
 
-    def __init__(self, queue: Any, kernel: Any, sizes: tuple[tuple[int, ...], tuple[int, ...] | None], arguments: Any) -> None:
+    def __init__(
+        self, queue: Any, kernel: Any, sizes: tuple[Any, Any], arguments: Any, on: DeviceOperands | None = None
+    ) -> None:
         self.queue, self.kernel, self.sizes = queue, kernel, sizes
-        self.operands = arguments
+        self.arguments, self.on = arguments, on
         kernel.set_args(*arguments)
 
     def run(self, launches: int) -> int:
@@ -148,27 +207,11 @@ class _Kernel(Prepared):
             return sum(event.profile.end - event.profile.start for event in events)
 
     def check(self) -> float:
-        self.run(1)
-        return 0.0
-
-
-class _Gemm(_Kernel):
-    """One config on the operands of one problem."""
-
-    def __init__(
-        self, queue: Any, kernel: Any, problem: Mapping[str, Any], config: Mapping[str, Any], on: DeviceOperands
-    ) -> None:
-        tiles_m, tiles_n = -(-problem["M"] // config["MWG"]), -(-problem["N"] // config["NWG"])
-        items = config["NDIMC"], config["MDIMC"]
-        sizes = (np.int32(problem[name]) for name in ("M", "N", "K"))
-        super().__init__(queue, kernel, ((tiles_n * items[0], tiles_m * items[1]), items), (on.a, on.b, on.c, *sizes))
-        self.on = on
-
-    def check(self) -> float:
         with _said_by_opencl():
-            self.on.forget()
+            if self.on is not None:
+                self.on.forget()
             self.run(1)
-            return self.on.error()
+            return 0.0 if self.on is None else self.on.error()
 
 
 class OpenClBackend(Backend):
@@ -188,6 +231,10 @@ class OpenClBackend(Backend):
             return NOT_INSTALLED
         troubles = (_trouble(index) for index in range(len(_devices())))  # one that works is enough
         return NO_DEVICE if not _devices() else None if None in troubles else _trouble(0)
+
+    def __init__(self, index: str = "0") -> None:
+        super().__init__(index)
+        self._programs: dict[str, Any] = {}
 
     @cached_property
     def _device(self) -> Any:
@@ -216,14 +263,6 @@ class OpenClBackend(Backend):
         return InputCache(partial(DeviceOperands, _opencl(), self.queue))
 
     @cached_property
-    def _programs(self) -> dict[str, Any]:
-        return {}
-
-    @cached_property
-    def _profile(self) -> Device:
-        return profile(self._device)
-
-    @cached_property
     def _evicting(self) -> Any:
         numbers = self._profile.numbers
         cached = max(numbers.get(f"l{level}_cache_kb", 0.0) for level in (2, 3)) * 1024
@@ -231,6 +270,10 @@ class OpenClBackend(Backend):
         cl = _opencl()
         with _said_by_opencl():
             return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size=max(MEMORY_BYTES, size))
+
+    @cached_property
+    def _profile(self) -> Device:
+        return profile(self._device)
 
     def device(self) -> Device:
         return self._profile
@@ -258,7 +301,12 @@ class OpenClBackend(Backend):
         self._refuse(problem, config)
         kernel = self._kernel("gemm", source.source(chosen, str(values["dtype"]), str(values["layout"])))
         with _said_by_opencl():
-            prepared = _Gemm(self.queue, kernel, values, chosen, self._operands.get(values))
+            on = self._operands.get(values)
+            tiles = -(-problem.N // config.NWG), -(-problem.M // config.MWG)
+            items = config.NDIMC, config.MDIMC
+            sizes = (tiles[0] * items[0], tiles[1] * items[1]), items
+            arguments = (on.a, on.b, on.c, *map(np.int32, (problem.M, problem.N, problem.K)))
+            prepared = _DeviceKernel(self.queue, kernel, sizes, arguments, on)
             # PoCL compiles for the size of a work-group when it is first launched.
             prepared.run(1)
         return prepared
@@ -277,8 +325,7 @@ class OpenClBackend(Backend):
                 self._fill(data)
                 kept = cl.Buffer(context, flags, size=4 * STREAM_ITEMS)
             kernel = self._kernel("stream", source.text("stream.cl"))
-            number = np.int32(steps)
-            return _Kernel(self.queue, kernel, ((STREAM_ITEMS,), None), (data, kept, number))
+            return _DeviceKernel(self.queue, kernel, ((STREAM_ITEMS,), None), (data, kept, np.int32(steps)))
         return None
 
     def flush_cache(self) -> bool:
@@ -314,3 +361,43 @@ class OpenClBackend(Backend):
         needed = EXTENSIONS.get(problem.dtype)
         if needed and needed not in self._device.extensions:
             raise Unsupported(f"{self._profile.title} has no {problem.dtype} (its OpenCL lacks {needed})")
+
+
+# -- the device's profile -------------------------------------------------------------------------------
+
+
+def is_cpu(device: Any) -> bool:
+    """Whether an OpenCL device is the machine's own CPU."""
+    return bool(device.type & CPU)
+
+
+def profile(device: Any) -> Device:
+    """The profile of a pyopencl device. What OpenCL does not say stays unknown.
+
+    It gives one cache size without the level, and only the clock for speed. Peak rates and bandwidth are known only if a
+    GPU has a shipped profile. On a CPU the caches are those of the local machine.
+    """
+    numbers = {name: getattr(device, attribute) * scale for name, (attribute, scale) in INFO.items()}
+    # A driver that does not know answers 0.
+    numbers = {name: float(value) for name, value in numbers.items() if value > 0}
+    sources = {name: f"CL_DEVICE_{INFO[name][0].upper()}" for name in numbers}
+    if is_cpu(device):
+        here = devices.local()
+        known = {name: here.numbers[name] for name in CPU_NUMBERS if name in here.numbers}
+        return replace(
+            here,
+            # The same machine, but other numbers than the `cpu` backend's profile: one name for both would be confusing.
+            name=f"{here.name}-opencl",
+            title=f"{here.title} through OpenCL",
+            numbers={**numbers, **known},
+            sources={**sources, **{name: here.sources[name] for name in known}},
+        )
+    title = str(device.name).strip()
+    # AMD's driver calls a GPU by its architecture and reports the board's name separately.
+    board = str(getattr(device, "board_name_amd", "")) if "cl_amd_device_attribute_query" in device.extensions else ""
+    known_gpu = shipped(title, board, num_cus=int(numbers.get("num_cus", 0)) or None)
+    if known_gpu is not None:
+        return replace(known_gpu, numbers={**known_gpu.numbers, **numbers}, sources={**known_gpu.sources, **sources})
+    name = f"{slug(title)}-{int(numbers.get('num_cus', 0)) or 'unknown'}cu"
+    kind = "gpu" if device.type & GPU else "npu"
+    return Device(name=name, title=title, kind=kind, numbers=numbers, sources=sources)
