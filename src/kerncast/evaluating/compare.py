@@ -67,6 +67,10 @@ class Quantiles:
     p10: float
     min: float
 
+    @classmethod
+    def of(cls, values: Floats) -> Quantiles:
+        return cls(float(values.mean()), float(np.median(values)), float(np.quantile(values, 0.1)), float(values.min()))
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Verdict:
@@ -156,7 +160,9 @@ def compare(
     table, facts = found.table, _facts(models, datasets, found)
     if tier is not None:
         return _compare_tiers(models, table, tier, limits, facts, progress)
-    predicted = _predictions(models, found)
+    # Each model with its own features, and the device numbers that it was trained with.
+    tables = [table, *(table_for(model, found.measured) for model in models[1:])]
+    predicted = [model.rank_rows(own.rows) for model, own in zip(models, tables, strict=True)]
     if not table.trials.choosing:
         return _compare_times(predicted, table, limits, facts)
     trials = table.trials
@@ -172,9 +178,9 @@ def _judge_choices(
     facts: dict[str, Any],
 ) -> Verdict:  # fmt: skip
     """The verdict on two choices for each problem, given as rows of the table (below 0: nothing to run)."""
-    # A loss counts only if it exceeds the noise of both choices.
-    noises = [np.where(each < 0, np.nan, table.noise[each]) for each in rows]
-    margin = noise_margin(*noises)
+    # A loss counts only if it exceeds the noise of both choices; 0 where one is unknown.
+    spread = np.hypot(*(np.where(each < 0, np.nan, table.noise[each]) for each in rows))
+    margin = np.where(np.isfinite(spread), TIE_SIGMAS * spread, 0.0)
     same = rows[0] == rows[1]
     points = problems.with_columns(
         old_efficiency=pl.Series(efficiency[0]), new_efficiency=pl.Series(efficiency[1]), same_choice=pl.Series(same)
@@ -225,36 +231,19 @@ def _facts(models: Sequence[Model], datasets: Paths, found: Judged) -> dict[str,
     }  # fmt: skip
 
 
-def _predictions(models: Sequence[Model], found: Judged) -> list[Predicted]:
-    """The predictions of each model, with its own features and the device numbers that it was trained with."""
-    tables = [found.table, *(table_for(model, found.measured) for model in models[1:])]
-    return [model.rank_rows(table.rows) for model, table in zip(models, tables, strict=True)]
-
-
 def _compare_times(predicted: Sequence[Predicted], table: Table, limits: Limits, facts: dict[str, Any]) -> Verdict:
     """With nothing to choose, compare accuracy instead of efficiency: min(predicted, measured) over the larger."""
     accuracy = []
     ok = table.ok
     for item in predicted:
         assert item.time_ns is not None
-        accuracy.append(accuracy_of(item.time_ns[ok], table.time_ns[ok]))
+        ratio = item.time_ns[ok] / table.time_ns[ok]
+        accuracy.append(np.minimum(ratio, 1.0 / ratio))
     margin = TIE_SIGMAS * np.nan_to_num(table.noise[ok])
     points = table.placed(np.flatnonzero(ok)).with_columns(
         old_efficiency=pl.Series(accuracy[0]), new_efficiency=pl.Series(accuracy[1]), same_choice=pl.lit(True)
     )
     return judge(accuracy[0], accuracy[1], margin, limits, points, {**facts, "agreement": 1.0}, "accuracy")
-
-
-def accuracy_of(predicted: Floats, measured: Floats) -> Floats:
-    """How close predicted times are: the smaller time over the larger."""
-    ratio = predicted / measured
-    return np.minimum(ratio, 1.0 / ratio)
-
-
-def noise_margin(old: Floats, new: Floats) -> Floats:
-    """What a loss must exceed to count, from the noise of both choices; 0 where one is unknown (NaN)."""
-    spread = np.hypot(old, new)
-    return np.where(np.isfinite(spread), TIE_SIGMAS * spread, 0.0)
 
 
 def judge(
@@ -265,7 +254,7 @@ def judge(
     mean = figure(float(change.mean()), resampled(change, lambda e: np.asarray(e.mean(axis=-1))))
     # A single problem has no interval, so nothing is ruled out.
     lower, upper = (-np.inf, np.inf) if mean["lower"] is None or mean["upper"] is None else (mean["lower"], mean["upper"])
-    before, after = _figures(old), _figures(new)
+    before, after = (asdict(Quantiles.of(values)) for values in (old, new))
     shares = limits.shares
     drops = {name: before[name] - after[name] for name in ("mean", "median", "p10")}
     breached = [
@@ -295,13 +284,6 @@ def judge(
         "limits": shares,
     }  # fmt: skip
     return Verdict(verdict, tuple(reasons), summary, points)
-
-
-def _figures(values: Floats) -> dict[str, float]:
-    return {
-        "mean": float(values.mean()), "median": float(np.median(values)), "p10": float(np.quantile(values, 0.1)),
-        "min": float(values.min()),
-    }  # fmt: skip
 
 
 def _lost(beyond: Floats, limits: Limits, points: pl.DataFrame) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.core.arrays import Floats, Ints
+from kerncast.core.arrays import Ints
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
@@ -81,8 +81,14 @@ def evaluate(
         table, predicted, fold = cross_validated(model, opened, where, threads, split, spread=spread, progress=progress)
         keep = np.isfinite(predicted.score)
         table, fold = table.take(keep), fold[keep]
-        predicted = Predicted(*(None if v is None else v[keep] for v in _parts(predicted)))  # type: ignore[arg-type]
-        summary = assess(table, predicted, _unseen_problems(table, fold) if split == "config" else fold)
+        times = (predicted.time_ns, predicted.lower_ns, predicted.upper_ns)
+        predicted = Predicted(predicted.score[keep], *(None if each is None else each[keep] for each in times))
+        if split == "config":
+            # Folds of whole problems for the baselines: they could never choose a config that was held out.
+            groups = len(np.unique(table.group))
+            count = min(groups, len(np.unique(fold)))
+            fold = folds_by_group(table.group, count, 0) if groups > 1 else np.zeros_like(fold)
+        summary = assess(table, predicted, fold)
     problems, rows = problem_points(table, predicted), row_points(table, predicted)
     worked = rows.filter(pl.Series(table.ok))
     summary = {
@@ -103,16 +109,6 @@ def cross_validated(
     known = _remembered(model, table) if same else None
     predicted, fold = known or refitted(model, table, split, threads, spread=spread, progress=progress)
     return table, predicted, fold
-
-
-def _parts(predicted: Predicted) -> tuple[Any, ...]:
-    return predicted.score, predicted.time_ns, predicted.lower_ns, predicted.upper_ns
-
-
-def _unseen_problems(table: Table, fold: Ints) -> Ints:
-    """Folds of whole problems for the baselines: they could never choose a config that was held out."""
-    groups = len(np.unique(table.group))
-    return folds_by_group(table.group, min(groups, len(np.unique(fold))), 0) if groups > 1 else np.zeros_like(fold)
 
 
 def learned_by(model: Model, table: Table) -> Learned | None:
@@ -187,16 +183,11 @@ def refitted(
     fold = folds_of(table, split, recipe)
     asked = replace(table, group=split_groups(table, split))
     fold, found, _ = cross_validate(asked, Procedure(recipe, progress, spread=spread), fold)
-    return _bounded(table, fold, found.time_ns, found.score), fold
-
-
-def _bounded(table: Table, fold: Ints, time_ns: Floats, score: Floats) -> Predicted:
-    """Out-of-fold predictions with intervals, each calibrated on the other folds."""
-    # Errors are correlated within a problem, or within a config if there is only one problem.
+    # Intervals are calibrated on the other folds. Errors correlate within a problem, or within a config of one problem.
     unit = table.config if len(np.unique(table.problem)) < 2 else table.problem
-    lower, upper = cross_bounds(Errors(unit, table.time_ns, time_ns, fold))
+    lower, upper = cross_bounds(Errors(unit, table.time_ns, found.time_ns, fold))
     known = bool(np.isfinite(lower).any())
-    return Predicted(score, time_ns, lower if known else None, upper if known else None)
+    return Predicted(found.score, found.time_ns, lower if known else None, upper if known else None), fold
 
 
 def _remembered(model: Model, table: Table) -> tuple[Predicted, Ints] | None:

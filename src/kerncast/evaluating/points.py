@@ -148,7 +148,10 @@ def slices(table: Table, predicted: Predicted) -> list[Slice]:
     choosing = trials.choosing
     found: list[Slice] = []
     for name, labels in _problem_cuts(table, first, chosen).items():
-        rows = _row_labels(table, labels, chosen)
+        # Every row has the label of its problem.
+        by_problem = np.full(int(table.problem.max()) + 1, "", dtype=object)
+        by_problem[table.problem[chosen]] = labels.to_numpy()
+        rows = np.asarray(by_problem[table.problem])
         found += _lines("problem", name, labels, efficiency if choosing else None, rows, table, predicted)
     for name, parameter in table.family.config.parameters.items():
         if isinstance(parameter, Categorical | Bool):
@@ -156,18 +159,14 @@ def slices(table: Table, predicted: Predicted) -> list[Slice]:
             lines = _lines(
                 "chosen config", name, given[chosen], efficiency if choosing else None, given.to_numpy(), table, predicted
             )
-            found += [line | _beside_best(line["value"], given[best], given[chosen], efficiency) for line in lines]
+            for line in lines:
+                # On how many problems the best config has this value, and how well the model chooses there.
+                there = (given[best] == line["value"]).to_numpy()
+                agreed = there & (given[chosen] == line["value"]).to_numpy()
+                line |= {"n_best": int(there.sum()), "n_agreed": int(agreed.sum())}
+                line["efficiency_mean_where_best"] = float(efficiency[there].mean()) if there.any() else None
+            found += lines
     return found
-
-
-def _beside_best(value: str, best: pl.Series, chosen: pl.Series, efficiency: Floats) -> Slice:
-    """On how many problems the best config has a value, and how well the model chooses there."""
-    there = (best == value).to_numpy()
-    return {
-        "n_best": int(there.sum()),
-        "n_agreed": int((there & (chosen == value).to_numpy()).sum()),
-        "efficiency_mean_where_best": float(efficiency[there].mean()) if there.any() else None,
-    }
 
 
 def _problem_cuts(table: Table, first: pl.DataFrame, chosen: Ints) -> dict[str, pl.Series]:
@@ -189,13 +188,6 @@ def _problem_cuts(table: Table, first: pl.DataFrame, chosen: Ints) -> dict[str, 
         quarter = np.searchsorted(np.quantile(work[chosen], [0.25, 0.5, 0.75]), work[chosen], side="left")
         cuts["size"] = pl.Series(np.array(["1 smallest quarter", "2 second", "3 third", "4 largest quarter"])[quarter])
     return {name: labels for name, labels in cuts.items() if labels.n_unique() > 1}
-
-
-def _row_labels(table: Table, labels: pl.Series, chosen: Ints) -> Array:
-    """The label of each row's problem."""
-    by_problem = np.full(int(table.problem.max()) + 1, "", dtype=object)
-    by_problem[table.problem[chosen]] = labels.to_numpy()
-    return np.asarray(by_problem[table.problem])
 
 
 def _lines(

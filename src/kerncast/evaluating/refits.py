@@ -34,6 +34,8 @@ PROBLEM_SHARES = (0.1, 0.2, 0.4, 0.7, 1.0)
 CONFIG_SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
 # Active and random choices start from the same vectors and grow by the same steps.
 ACTIVE_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3)
+# Of each seed.
+FIGURES = ("efficiency_mean", "efficiency_p10", "mape")
 # Three folds, not five: the curves need many fits.
 FOLDS = 3
 
@@ -60,14 +62,17 @@ def budget_curves(
         done += 1
         progress.stage(name, done, total)
 
+    def some_groups(part: Table, share: float) -> Flags:
+        known = np.unique(part.group)
+        return np.isin(part.group, np.random.default_rng(1).permutation(known)[: max(2, round(share * len(known)))])
+
     curves: dict[str, Any] = {"problems": [], "configs": [], "active": []}
     for share in problem_shares:
         begin(f"{share:.0%} of the problems")
-        curves["problems"].append(_point(table, procedure, lambda part, s=share: _some_groups(part, s), "problems"))  # type: ignore[misc]
+        curves["problems"].append(_point(table, procedure, some_groups, share))
     for share, real in config_shares.items():
         begin(f"{real:.0%} of the configs per problem")
-        point = _point(table, procedure, lambda part, s=share: _some_rows(part, s), "problems")  # type: ignore[misc]
-        curves["configs"].append({"share": real, **point})
+        curves["configs"].append({"share": real, **_point(table, procedure, _some_rows, share)})
     curves["active"] = _active(table, procedure, begin)
     return curves
 
@@ -90,19 +95,19 @@ def _different(shares: Sequence[float], counts: Ints) -> dict[float, float]:
     return {share: kept / int(counts.sum()) for kept, share in found.items()}
 
 
-def _point(table: Table, procedure: Procedure, kept: Callable[[Table], Flags], count: str) -> dict[str, Any]:
+def _point(table: Table, procedure: Procedure, kept: Callable[[Table, float], Flags], share: float) -> dict[str, Any]:
     fold = folds_by_group(table.group, FOLDS, procedure.recipe.seed)
     efficiency, sizes, vectors = [], [], []
     for number in range(FOLDS):
         part = table.take(fold != number)
-        part = part.take(kept(part))
+        part = part.take(kept(part, share))
         sizes.append(len(np.unique(part.problem)))
         vectors.append(len(part.problem))
         efficiency.append(_efficiency(procedure, part, table.take(fold == number)))
     values = np.concatenate(efficiency)
     mean = figure(float(values.mean()), resampled(values, lambda e: np.asarray(e.mean(axis=-1))))
     return {
-        count: int(np.mean(sizes)), "vectors": int(np.mean(vectors)), "efficiency_mean": mean["value"],
+        "problems": int(np.mean(sizes)), "vectors": int(np.mean(vectors)), "efficiency_mean": mean["value"],
         "lower": mean["lower"], "upper": mean["upper"], "efficiency_p10": float(np.quantile(values, 0.1)),
     }  # fmt: skip
 
@@ -111,12 +116,6 @@ def _efficiency(procedure: Procedure, training: Table, judge: Table) -> Floats:
     score = procedure.scores(procedure.fit(training), judge, training)[1]
     trials = judge.trials
     return trials.share[trials.choose(score)][trials.solvable]
-
-
-def _some_groups(table: Table, share: float) -> Flags:
-    groups = np.unique(table.group)
-    count = max(2, round(share * len(groups)))
-    return np.isin(table.group, np.random.default_rng(1).permutation(groups)[:count])
 
 
 def _some_rows(table: Table, share: float) -> Flags:
@@ -181,7 +180,8 @@ def off_grid(
         )
     procedure = Procedure(recipe_of(model, threads), progress)
     _, predicted, fold = cross_validated(model, opened, where, threads, progress=progress)
-    found, by_tier = [], []
+    found = []
+    by_tier: list[list[dict[str, Any]] | None] = []
     for place, kind in enumerate(kinds, 1):
         progress.stage(f"without {kind.words}", place, len(kinds))
         with tempfile.TemporaryDirectory() as folder:
@@ -190,21 +190,18 @@ def off_grid(
             said = fitted.rank_rows(own.rows)
             assert said.time_ns is not None
             found.append((kind, Predictions(said.time_ns, said.score)))
-            asked = tiers and own.trials.choosing and len(model.manifest.devices) == 1
-            by_tier.append(_tier_lines(fitted, own, options or TierOptions(), progress) if asked else None)
+            if not tiers or not own.trials.choosing or len(model.manifest.devices) > 1:
+                by_tier.append(None)
+                continue
+            # The model is thrown away, so compiling it for speed would not pay.
+            selector = Selector(fitted, tiers=build_tiers(fitted, options or TierOptions(), progress=progress), compile=False)
+            tried = Tried.in_table(own)
+            chosen = {tier: tier_choices(selector, tried, tier) for tier in tiers_in(selector)}
+            by_tier.append([_tier_line(each, chosen[Tier.FULL].efficiency) for each in chosen.values()])
     assert predicted.time_ns is not None
     at_random = Predictions(predicted.time_ns, predicted.score)
     lines = lines_by_kind(Trained(model.learner, table, fold, at_random, kinds=tuple(found)))
     return [line | ({} if own is None else {"tiers": own}) for line, own in zip(lines, by_tier, strict=True)]
-
-
-def _tier_lines(model: Model, own: Table, options: TierOptions, progress: Progress) -> list[dict[str, Any]]:
-    """What each tier of a model would run on problems of a kind that it has not seen."""
-    # The model is thrown away, so compiling it for speed would not pay.
-    selector = Selector(model, tiers=build_tiers(model, options, progress=progress), compile=False)
-    tried = Tried.in_table(own)
-    found = {tier: tier_choices(selector, tried, tier) for tier in tiers_in(selector)}
-    return [_tier_line(each, found[Tier.FULL].efficiency) for each in found.values()]
 
 
 def _tier_line(found: TierChoices, full: Floats) -> dict[str, Any]:
@@ -220,9 +217,6 @@ def _tier_line(found: TierChoices, full: Floats) -> dict[str, Any]:
     }  # fmt: skip
 
 
-FIGURES = ("efficiency_mean", "efficiency_p10", "mape")
-
-
 def seed_lines(
     model: Model, datasets: Paths, split: str, seeds: int, overall: Mapping[str, Any], where: Sequence[str] = (),
     threads: int = 0, *, spread: Spread | None = None, progress: Progress = QUIET,
@@ -232,12 +226,11 @@ def seed_lines(
     table = table_for(model, folded_for(model, open_all(datasets), where))
     asked = replace(table, group=split_groups(table, split))
     folds = {seed: folds_of(table, split, replace(recipe, seed=seed)) for seed in range(recipe.seed + 1, recipe.seed + seeds)}
-    lines = [_line(recipe.seed, overall)]
+    cards = {recipe.seed: overall}
     for seed, found in cross_validate_seeds(asked, Procedure(recipe, progress, spread=spread), folds).items():
         keep = np.isfinite(found.score)
-        lines.append(_line(seed, scorecard(table.take(keep).trials, Predicted(found.score[keep], found.time_ns[keep]))))
-    return lines
-
-
-def _line(seed: int, card: Mapping[str, Any]) -> dict[str, Any]:
-    return {"seed": seed, **{name: None if card[name] is None else card[name]["value"] for name in FIGURES}}
+        cards[seed] = scorecard(table.take(keep).trials, Predicted(found.score[keep], found.time_ns[keep]))
+    return [
+        {"seed": seed, **{name: None if card[name] is None else card[name]["value"] for name in FIGURES}}
+        for seed, card in cards.items()
+    ]

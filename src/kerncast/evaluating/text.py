@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kerncast.core.io.terminal import TextTable, assignments, counted, distinct, duration, printable, three_digits
@@ -65,7 +65,11 @@ def evaluation_blocks(summary: Mapping[str, Any], worst: int = WORST) -> Iterato
         unseen = "seen in training or not"
     yield from figure_blocks(summary, f"refitted, split by {summary['split']}" if summary["split"] else unseen)
     if summary.get("seeds"):
-        yield _seeds_sentence(summary["seeds"])
+        spans = []
+        for name, label in SEEDED:
+            values = [line[name] for line in summary["seeds"] if line[name] is not None]
+            spans += [f"{label} {min(values):.2%} to {max(values):.2%}"] if values else []
+        yield f"refitted with {len(summary['seeds'])} seeds: {', '.join(spans)}"
     if summary.get("tiers"):
         yield from tier_blocks(summary["tiers"])
     if summary.get("off_grid"):
@@ -107,16 +111,6 @@ def remarks(summary: Mapping[str, Any], who: str = "the model") -> Iterator[str]
             f"({', '.join(found['parameters'])}): the model refuses to answer for them, and what it says about them here is "
             "extrapolated. Leave their rows out (`where`)"
         )
-
-
-def _seeds_sentence(lines: Sequence[Mapping[str, Any]]) -> str:
-    """How far the figures of several seeds lie apart."""
-    parts = []
-    for name, label in SEEDED:
-        found = [line[name] for line in lines if line[name] is not None]
-        if found:
-            parts.append(f"{label} {min(found):.2%} to {max(found):.2%}")
-    return f"refitted with {len(lines)} seeds: {', '.join(parts)}"
 
 
 def figure_blocks(evaluation: Mapping[str, Any], title: str) -> Iterator[Block]:

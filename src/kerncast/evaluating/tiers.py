@@ -17,7 +17,7 @@ from kerncast.evaluating.evaluation import Evaluation
 from kerncast.learning.scoring.metrics import figure, resampled
 from kerncast.learning.tables.assess import TRIED_ENOUGH
 from kerncast.learning.tables.table import Table, row_numbers
-from kerncast.models.answer import CHOOSING, Answer, Tier
+from kerncast.models.answer import CHOOSING, Tier
 from kerncast.native.tiers.teaching import draw_problems
 
 # The row of a config that was not tried on the problem, and of a problem without any config to run.
@@ -105,17 +105,13 @@ def tiers_in(selector: Selector) -> list[Tier]:
 def tier_choices(selector: Selector, tried: Tried, tier: Tier) -> TierChoices:
     """The choices of a tier, whatever the status: outside the trained range the fallback is what runs."""
     answers = selector.select_many(tried.problems, tier)
-    rows = np.array([_row(answer, tried, place) for place, answer in enumerate(answers)], np.int64)
+    configs = [answer.config if answer.config is not None else answer.fallback for answer in answers]
+    rows = np.array([NOTHING if config is None else tried.row(place, config) for place, config in enumerate(configs)], np.int64)
     efficiency = np.where(rows == NOT_TRIED, np.nan, 0.0)
     efficiency[rows >= 0] = tried.best_ns[rows >= 0] / tried.time_ns[rows[rows >= 0]]
     ok = np.array([answer.ok for answer in answers], dtype=bool)
     itself = np.array([answer.ok and answer.tier is tier for answer in answers], dtype=bool)
     return TierChoices(tier, rows, efficiency, ok, itself)
-
-
-def _row(answer: Answer, tried: Tried, place: int) -> int:
-    config = answer.config if answer.config is not None else answer.fallback
-    return NOTHING if config is None else tried.row(place, config)
 
 
 # How many problems are timed, made-up ones in the trained ranges included: enough for a 99th percentile.
@@ -137,7 +133,11 @@ def tier_lines(evaluation: Evaluation, selector: Selector) -> list[dict[str, Any
     chosen = {tier: tier_choices(selector, tried, tier) for tier in tiers_in(selector)}
     itself: dict[Tier, Flags] = {tier: found.itself for tier, found in chosen.items()}
     got: dict[Tier, Floats] = {tier: np.where(found.itself, found.efficiency, np.nan) for tier, found in chosen.items()}
-    timed, sizes = _latencies(selector, list(tried.problems)), tier_bytes(selector.artefact)
+    # Microseconds per call, without answers from the memo.
+    asked = list(dict.fromkeys(tried.problems))[:TIMED]
+    asked += drawn_problems(selector, TIMED - len(asked))
+    timed = {tier: selector.latencies_us(asked, tier) for tier in chosen}
+    sizes = tier_bytes(selector.artefact)
     return [_line(tier, got, itself[tier], timed[tier], sizes[tier]) for tier in chosen]
 
 
@@ -153,13 +153,6 @@ def _line(tier: Tier, got: dict[Tier, Floats], itself: Flags, microseconds: Floa
         "loses_to_full": loses, "answers_itself": float(itself.mean()), "p50_us": float(np.median(microseconds)),
         "p99_us": float(np.quantile(microseconds, 0.99)), "bytes": size,
     }  # fmt: skip
-
-
-def _latencies(selector: Selector, problems: list[Problem]) -> dict[Tier, Floats]:
-    """Microseconds per call, without answers from the memo."""
-    asked = list(dict.fromkeys(problems))[:TIMED]
-    asked += drawn_problems(selector, TIMED - len(asked))
-    return {tier: selector.latencies_us(asked, tier) for tier in tiers_in(selector)}
 
 
 def drawn_problems(selector: Selector, count: int) -> list[Problem]:

@@ -334,25 +334,23 @@ def roofline_chart(problems: pl.DataFrame, device: Device | None, dtypes: list[s
             dots("chosen by the model", short(intensity), short(reached * scale), "@model", size=5, opacity=0.9, text=labels,
                  customdata=told, hovertemplate=hover)
         )  # fmt: skip
+    reading = ["Each problem has one position: further right means more arithmetic per byte, higher means faster."]
+    if roofs:
+        reading.append(
+            "The lines are what the device's memory (slope) and arithmetic (flat) allow; data in a cache may pass the slope."
+        )
+    if choosing:
+        reading.append("A dot well below its ring is speed left on the table.")
+    if len(kept) < known.height:
+        reading.append(f"{len(kept):,} of {known.height:,} problems are drawn, sampled evenly.")
     heights = np.array([y for trace in data for y in trace["y"] if y is not None])
-    return Chart("roofline", "How close to the machine's limits?", _reading(choosing, roofs, len(kept), known.height), {
+    return Chart("roofline", "How close to the machine's limits?", " ".join(reading), {
         "data": data,
         "layout": {
             "xaxis": log_axis("arithmetic intensity, FLOP per byte", intensity),
             "yaxis": log_axis(unit, heights[heights > 0]),
         },
     })  # fmt: skip
-
-
-def _reading(choosing: bool, roofs: bool, drawn: int, known: int) -> str:
-    text = "Each problem has one position: further right means more arithmetic per byte, higher means faster."
-    if roofs:
-        text += (
-            " The lines are what the device's memory (slope) and arithmetic (flat) allow; data in a cache may pass the slope."
-        )
-    if choosing:
-        text += " A dot well below its ring is speed left on the table."
-    return text if drawn == known else f"{text} {drawn:,} of {known:,} problems are drawn, sampled evenly."
 
 
 def _peaks(device: Device | None, dtypes: list[str], shares: list[float]) -> dict[str, float]:

@@ -68,8 +68,13 @@ def render(evaluation: Evaluation, model: Model | None, budget: dict[str, Any] |
     has_times = _has_times(varying.rows)
     worst = worst_problems(varying.problems, varying.rows) if choosing or has_times else []
     sections = chart_sections(varying, model, budget, dtypes_of(evaluation.problems))
+    # Text of the data as it is shown; what is HTML already stays as it is.
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_visible
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
     page = environment.from_string(_file("template.html.j2")).render(
         facts=_facts(summary, model, fixed),
@@ -97,11 +102,6 @@ def render(evaluation: Evaluation, model: Model | None, budget: dict[str, Any] |
         plotly=Markup(get_plotlyjs()),
     )
     return page if page.endswith("\n") else page + "\n"
-
-
-def _visible(value: Any) -> Any:
-    """Text of the data as it is shown; what is HTML already stays as it is."""
-    return visible(value) if type(value) is str else value
 
 
 def embedded(value: Any) -> str:
