@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from kerncast.core.device import Device
 from kerncast.core.io.html import chart_text
 from kerncast.evaluating.report.figures import duration, percent, problem_of, short
 
-Figure = dict[str, Any]
+Trace = dict[str, Any]
 
 # Points are SVG elements: more than this slow a phone down and show nothing new.
 MOST_POINTS = 4_000
@@ -28,7 +28,15 @@ class Chart:
     name: str
     title: str
     reading: str
-    figure: Figure
+    data: list[Trace]
+    x_axis: dict[str, Any]
+    y_axis: dict[str, Any]
+    layout: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def figure(self) -> dict[str, Any]:
+        """As plotly takes it."""
+        return {"data": self.data, "layout": {**self.layout, "xaxis": self.x_axis, "yaxis": self.y_axis}}
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
@@ -51,26 +59,31 @@ def log_axis(title: str, values: Floats, text: Callable[[float], str] = "{:g}".f
     return axis(title, type="log", range=short([low, high]), tickvals=short(ticks), ticktext=[text(tick) for tick in ticks])
 
 
-def time_axis(title: str, values: Floats) -> dict[str, Any]:
-    """A log axis of nanoseconds, each tick in the unit that fits."""
-    return log_axis(title, values, duration)
-
-
-def line(name: str, x: Any, y: Any, color: str, **more: Any) -> dict[str, Any]:
+def line(name: str, x: Any, y: Any, color: str, **more: Any) -> Trace:
     """A line; colours are names that the page fills in."""
     style = {"color": color, "width": more.pop("width", 2.5), "dash": more.pop("dash", "solid")}
     return {"type": "scatter", "mode": more.pop("mode", "lines"), "name": name, "x": x, "y": y, "line": style, **more}
 
 
-def dots(name: str, x: Any, y: Any, color: str, **more: Any) -> dict[str, Any]:
+def dotted(name: str, x: Any, y: Any, color: str, hover: str, size: int = 8, **more: Any) -> Trace:
+    """A line with a dot at each point."""
+    marker = {"size": size, "color": color}
+    return line(name, x, y, color, mode="lines+markers", marker=marker, hovertemplate=hover, **more)
+
+
+def dots(name: str, x: Any, y: Any, color: str, size: int, opacity: float, symbol: str = "circle", **more: Any) -> Trace:
     """Markers; colours are names that the page fills in."""
-    marker = {
-        "color": color,
-        "size": more.pop("size", 6),
-        "opacity": more.pop("opacity", 0.8),
-        "symbol": more.pop("symbol", "circle"),
-    }
+    marker = {"color": color, "size": size, "opacity": opacity, "symbol": symbol}
     return {"type": "scatter", "mode": "markers", "name": name, "x": x, "y": y, "marker": marker, **more}
+
+
+def band(name: str, x: Any, lower: Any, upper: Any) -> list[Trace]:
+    """The area between two lines."""
+    hidden = {"width": 0, "hoverinfo": "skip"}
+    return [
+        line("", x, lower, "@band", showlegend=False, **hidden),
+        line(name, x, upper, "@band", fill="tonexty", fillcolor="@band", **hidden),
+    ]
 
 
 def low_end(values: Floats) -> float:
@@ -116,23 +129,15 @@ def efficiency_curve(problems: pl.DataFrame, levels: dict[str, tuple[float, str]
         for name, (value, color) in levels.items()
     ]
     low = low_end(np.array([*ordered["efficiency"].to_list(), *(value for value, _ in levels.values())]))
-    left_out = (
-        ""
-        if len(kept) == count
-        else f" Drawn from {len(kept):,} of {count:,} problems, the worst {MOST_CURVE_POINTS // 2:,} among them."
-    )
+    some = f" Drawn from {len(kept):,} of {count:,} problems, the worst {MOST_CURVE_POINTS // 2:,} among them."
     return Chart(
         "efficiency-curve",
         "How fast is the choice, problem by problem?",
         "Problems run from the worst on the left to the best on the right; the height is the speed of the chosen config as a "
-        f"share of the fastest one measured, so a line that reaches 100 % early is good.{left_out}",
-        {
-            "data": [model, *lines],
-            "layout": {
-                "xaxis": axis("share of problems", tickformat=",.0%", dtick=0.25, range=[-0.01, 1.01]),
-                "yaxis": share_axis("efficiency", low),
-            },
-        },
+        f"share of the fastest one measured, so a line that reaches 100 % early is good.{'' if len(kept) == count else some}",
+        [model, *lines],
+        axis("share of problems", tickformat=",.0%", dtick=0.25, range=[-0.01, 1.01]),
+        share_axis("efficiency", low),
     )
 
 
@@ -140,21 +145,18 @@ def top_k_curve(points: list[dict[str, float]]) -> Chart:
     """What measuring a few of the best-scored configs is worth."""
     ks = [str(point["k"]) for point in points]
     means, hits = [point["efficiency_mean"] for point in points], [point["hit"] for point in points]
-    values = np.array([*means, *hits])
     hover = "%{x} measured: %{y:.1%}<extra>%{fullData.name}</extra>"
-    marks = {"mode": "lines+markers", "hovertemplate": hover}
     return Chart(
         "top-k",
         "What if a few candidates are measured first?",
         "The model names its k best-scored configs, the device times them, and the fastest is used. The solid line is the "
         "efficiency of that choice, the dotted one how often the very best config is among the k.",
-        {
-            "data": [
-                line("efficiency, mean", ks, short(means), "@model", marker={"size": 8, "color": "@model"}, **marks),
-                line("best config found", ks, short(hits), "@best", dash="dot", marker={"size": 8, "color": "@best"}, **marks),
-            ],
-            "layout": {"xaxis": axis("configs measured (k)", type="category"), "yaxis": share_axis("", low_end(values))},
-        },
+        [
+            dotted("efficiency, mean", ks, short(means), "@model", hover),
+            dotted("best config found", ks, short(hits), "@best", hover, dash="dot"),
+        ],
+        axis("configs measured (k)", type="category"),
+        share_axis("", low_end(np.array([*means, *hits]))),
     )
 
 
@@ -189,17 +191,15 @@ def predicted_scatter(rows: pl.DataFrame, problems: pl.DataFrame, choosing: bool
         "Are the predicted times right?",
         "Each dot is one measured vector; on the diagonal the prediction is exact, above it the kernel ran slower than "
         f"predicted, below it faster.{' The band should hold 90 % of the dots.' if len(data) > 2 + choosing else ''}{left_out}",
-        {"data": data, "layout": {"xaxis": time_axis("predicted", both), "yaxis": time_axis("measured", both)}},
+        data,
+        log_axis("predicted", both, duration),
+        log_axis("measured", both, duration),
     )
 
 
-def _band(rows: pl.DataFrame) -> list[dict[str, Any]]:
+def _band(rows: pl.DataFrame) -> list[Trace]:
     """The interval as an area: the median of its bounds in each band of predicted time."""
-    if "lower_ns" not in rows.columns:
-        return []
-    known = rows.filter(pl.col("lower_ns").is_finite() & pl.col("upper_ns").is_finite()).sort(
-        "predicted_ns", maintain_order=True
-    )
+    known = _with_intervals(rows)
     if known.height < 2:
         return []
     parts = np.array_split(np.arange(known.height), min(24, known.height))
@@ -207,27 +207,23 @@ def _band(rows: pl.DataFrame) -> list[dict[str, Any]]:
     x = np.array([predicted[0], *(np.exp(np.log(predicted[part]).mean()) for part in parts), predicted[-1]])
     below, above = (np.array([np.median(bound[part] / predicted[part]) for part in parts]) for bound in (lower, upper))
     below, above = (np.array([factor[0], *factor, factor[-1]]) * x for factor in (below, above))
-    hidden = {"width": 0, "hoverinfo": "skip"}
-    return [
-        line("", short(x), short(below), "@band", showlegend=False, **hidden),
-        line("90 % interval", short(x), short(above), "@band", fill="tonexty", fillcolor="@band", **hidden),
-    ]
+    return band("90 % interval", short(x), short(below), short(above))
+
+
+def _with_intervals(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows that have an interval, by their predicted times."""
+    if "lower_ns" not in rows.columns:
+        return rows.clear()
+    known = rows.filter(pl.col("lower_ns").is_finite() & pl.col("upper_ns").is_finite())
+    return known.sort("predicted_ns", maintain_order=True)
 
 
 def coverage_chart(rows: pl.DataFrame, level: float) -> Chart | None:
     """How many rows fall inside their interval, by band of predicted time."""
-    if "lower_ns" not in rows.columns:
-        return None
-    known = rows.filter(pl.col("lower_ns").is_finite() & pl.col("upper_ns").is_finite()).sort(
-        "predicted_ns", maintain_order=True
-    )
+    known = _with_intervals(rows)
     if known.height < 2 * BANDS:
         return None
-    covered = (
-        known.select((pl.col("measured_ns") >= pl.col("lower_ns")) & (pl.col("measured_ns") <= pl.col("upper_ns")))
-        .to_series()
-        .to_numpy()
-    )
+    covered = known.select(pl.col("measured_ns").is_between("lower_ns", "upper_ns")).to_series().to_numpy()
     predicted = known["predicted_ns"].to_numpy()
     parts = np.array_split(np.arange(known.height), BANDS)
     # Four labels fit on a phone; the others are shown on hover.
@@ -238,26 +234,25 @@ def coverage_chart(rows: pl.DataFrame, level: float) -> Chart | None:
         for part, share in zip(parts, shares, strict=True)
     ]
     places = list(range(BANDS))
-    low = low_end(np.array([*shares, level]))
+    promised = line(
+        f"promised, {percent(level, 0)}",
+        [-0.5, BANDS - 0.5],
+        [level, level],
+        "@muted",
+        width=1.8,
+        dash="dash",
+        hoverinfo="skip",
+    )
+    hover = "%{text}<extra></extra>"
     return Chart(
         "coverage",
         "Do the intervals hold?",
         f"Rows in ten equal bands, shortest predicted times on the left: each dot is the share whose measured time is inside "
         f"its {percent(level, 0)} interval, and should be near the dashed line; far below it the model is too sure of itself.",
-        {
-            "data": [
-                line(f"promised, {percent(level, 0)}", [-0.5, BANDS - 0.5], [level, level], "@muted", width=1.8, dash="dash",
-                     hoverinfo="skip"),
-                line("covered", places, short(shares), "@model", mode="lines+markers", marker={"size": 9, "color": "@model"},
-                      width=1.5, text=texts, hovertemplate="%{text}<extra></extra>"),
-            ],
-            "layout": {
-                "xaxis": axis("predicted time (middle of the band)", tickvals=places[::3], ticktext=names,
-                              range=[-0.5, BANDS - 0.5]),
-                "yaxis": share_axis("rows covered", low),
-            },
-        },
-    )  # fmt: skip
+        [promised, dotted("covered", places, short(shares), "@model", hover, 9, width=1.5, text=texts)],
+        axis("predicted time (middle of the band)", tickvals=places[::3], ticktext=names, range=[-0.5, BANDS - 0.5]),
+        share_axis("rows covered", low_end(np.array([*shares, level]))),
+    )
 
 
 def ratio_chart(rows: pl.DataFrame) -> Chart | None:
@@ -278,26 +273,20 @@ def ratio_chart(rows: pl.DataFrame) -> Chart | None:
         ticks = [t for t in ticks if t in (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)]
     elif reach > 0.5:
         ticks = [t for t in ticks if t not in (0.9, 1.1)]
+    bars = {
+        "type": "bar", "x": short(middle), "y": short(counts), "marker": {"color": "@model"}, "text": texts,
+        "textposition": "none", "hovertemplate": "%{text}<extra></extra>", "showlegend": False,
+    }  # fmt: skip
     return Chart(
         "ratio",
         "How far off are the times?",
         "Measured over predicted time: 1× is exact, right of it the kernel was slower than predicted; the narrower the hill, "
         "the better. The outermost bars hold everything beyond them.",
-        {
-            "data": [
-                {
-                    "type": "bar", "x": short(middle), "y": short(counts), "marker": {"color": "@model"}, "text": texts,
-                    "textposition": "none", "hovertemplate": "%{text}<extra></extra>", "showlegend": False,
-                }
-            ],
-            "layout": {
-                "bargap": 0.06,
-                "xaxis": axis("measured ÷ predicted", tickvals=short(math.log2(t) for t in ticks),
-                              ticktext=[f"{t:g}×" for t in ticks]),
-                "yaxis": axis("share of rows", tickformat=",.0%"),
-            },
-        },
-    )  # fmt: skip
+        [bars],
+        axis("measured ÷ predicted", tickvals=short(map(math.log2, ticks)), ticktext=[f"{t:g}×" for t in ticks]),
+        axis("share of rows", tickformat=",.0%"),
+        {"bargap": 0.06},
+    )
 
 
 # More dots than this slow down the browser; then problems are sampled, and the caption says so.
@@ -344,13 +333,14 @@ def roofline_chart(problems: pl.DataFrame, device: Device | None, dtypes: list[s
     if len(kept) < known.height:
         reading.append(f"{len(kept):,} of {known.height:,} problems are drawn, sampled evenly.")
     heights = np.array([y for trace in data for y in trace["y"] if y is not None])
-    return Chart("roofline", "How close to the machine's limits?", " ".join(reading), {
-        "data": data,
-        "layout": {
-            "xaxis": log_axis("arithmetic intensity, FLOP per byte", intensity),
-            "yaxis": log_axis(unit, heights[heights > 0]),
-        },
-    })  # fmt: skip
+    return Chart(
+        "roofline",
+        "How close to the machine's limits?",
+        " ".join(reading),
+        data,
+        log_axis("arithmetic intensity, FLOP per byte", intensity),
+        log_axis(unit, heights[heights > 0]),
+    )
 
 
 def _peaks(device: Device | None, dtypes: list[str], shares: list[float]) -> dict[str, float]:
@@ -367,7 +357,7 @@ def _peaks(device: Device | None, dtypes: list[str], shares: list[float]) -> dic
     return peaks
 
 
-def _roofs(device: Device | None, peaks: dict[str, float], intensity: Floats, scale: float) -> list[dict[str, Any]]:
+def _roofs(device: Device | None, peaks: dict[str, float], intensity: Floats, scale: float) -> list[Trace]:
     bandwidth = device.numbers.get("memory_bandwidth_gb_s") if device is not None else None
     low, high = float(intensity.min()) / 1.6, float(intensity.max()) * 1.6
     roofs = []
@@ -391,55 +381,38 @@ HOVER = "%{x}: %{y:.1%}<extra>%{fullData.name}</extra>"
 
 def budget_charts(budget: dict[str, Any] | None) -> list[Chart]:
     """The charts of the curves that are in `budget`."""
-    if not budget:
-        return []
-    charts = []
-    if budget.get("problems"):
-        charts.append(
-            _curve(
-                "budget-problems", "How many problems must be measured?", budget["problems"], "problems",
-                axis("problems measured"),
-                "Trained on fewer problems, judged on the same held-out ones: where the line is flat, more of them add little.",
-            )
-        )  # fmt: skip
-    if budget.get("configs"):
-        charts.append(
-            _curve(
-                "budget-configs", "How many configs per problem?", budget["configs"], "share",
-                axis("configs measured on each problem", tickformat=",.0%"),
-                "Trained on a random share of each problem's configs: where the line goes flat, the rest need not be measured.",
-            )
-        )  # fmt: skip
-    if budget.get("active"):
-        charts.append(_active(budget["active"]))
-    return charts
+    budget, drawn = budget or {}, []
+    if points := budget.get("problems"):
+        reading = (
+            "Trained on fewer problems, judged on the same held-out ones: where the line is flat, more of them add little."
+        )
+        title = "How many problems must be measured?"
+        drawn.append(_curve("budget-problems", title, points, "problems", axis("problems measured"), reading))
+    if points := budget.get("configs"):
+        reading = (
+            "Trained on a random share of each problem's configs: where the line goes flat, the rest need not be measured."
+        )
+        across = axis("configs measured on each problem", tickformat=",.0%")
+        drawn.append(_curve("budget-configs", "How many configs per problem?", points, "share", across, reading))
+    if points := budget.get("active"):
+        x = short(point["vectors"] for point in points)
+        kinds = (("active", "chosen by the model", "@model", "solid"), ("random", "at random", "@muted", "dash"))
+        lines = [
+            dotted(label, x, short(point[name] for point in points), color, HOVER, dash=dash)
+            for name, label, color, dash in kinds
+        ]
+        low = low_end(np.array([point[name] for point in points for name in ("random", "active")]))
+        reading = "The same number of measurements, chosen at random or by the model: the higher line learns faster."
+        title = "Is it worth choosing what to measure?"
+        drawn.append(Chart("budget-active", title, reading, lines, axis("vectors measured"), share_axis("efficiency", low)))
+    return drawn
 
 
 def _curve(name: str, title: str, points: list[dict[str, Any]], by: str, x_axis: dict[str, Any], reading: str) -> Chart:
     x, mean = short(point[by] for point in points), short(point["efficiency_mean"] for point in points)
-    data = []
     bounds = [(point.get("lower"), point.get("upper")) for point in points]
+    data = [dotted("efficiency, mean", x, mean, "@model", HOVER)]
     if all(low is not None and high is not None for low, high in bounds):
-        hidden: dict[str, Any] = {"width": 0, "hoverinfo": "skip"}
-        lower, upper = short(low for low, _ in bounds), short(high for _, high in bounds)
-        data.append(line("", x, lower, "@band", showlegend=False, **hidden))
-        data.append(line("95 % interval", x, upper, "@band", fill="tonexty", fillcolor="@band", **hidden))
-    marker = {"size": 8, "color": "@model"}
-    data.append(line("efficiency, mean", x, mean, "@model", mode="lines+markers", marker=marker, hovertemplate=HOVER))
+        data = [*band("95 % interval", x, short(low for low, _ in bounds), short(high for _, high in bounds)), *data]
     lowest = np.array([value for value in (*mean, *(low for low, _ in bounds)) if value is not None])
-    layout = {"xaxis": x_axis, "yaxis": share_axis("efficiency", low_end(lowest))}
-    return Chart(name, title, reading, {"data": data, "layout": layout})
-
-
-def _active(points: list[dict[str, Any]]) -> Chart:
-    x = short(point["vectors"] for point in points)
-    kinds = (("active", "chosen by the model", "@model", "solid"), ("random", "at random", "@muted", "dash"))
-    lines = [
-        line(label, x, short(point[name] for point in points), color, dash=dash, mode="lines+markers",
-             marker={"size": 8, "color": color}, hovertemplate=HOVER)
-        for name, label, color, dash in kinds
-    ]  # fmt: skip
-    values = np.array([point[name] for point in points for name in ("random", "active")])
-    layout = {"xaxis": axis("vectors measured"), "yaxis": share_axis("efficiency", low_end(values))}
-    reading = "The same number of measurements, chosen at random or by the model: the higher line learns faster."
-    return Chart("budget-active", "Is it worth choosing what to measure?", reading, {"data": lines, "layout": layout})
+    return Chart(name, title, reading, data, x_axis, share_axis("efficiency", low_end(lowest)))
