@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,8 @@ README, which had the output of the script.
 - An interval marked `95 %` is a bootstrap interval over whole problems. A range goes from the smallest to the largest of
   repeated runs.
 - A model is scored only on problems that it was not trained on. *Split* says what was held out.
-- *Against* lists baselines of the same run. Figures of other systems that were not rerun are marked as such.
+- Columns that are named after other systems, and *against*, have baselines of the same run. Figures that were not rerun are
+  marked as such.
 - *Load* is the load average when the run began: how many processes wanted a CPU. On a busy machine, times are longer.
 - The commit is the last one that changed `src/` before the run. A `+` means that `src/` had uncommitted changes.
 - An empty cell means that the script did not print this value.
@@ -194,6 +196,10 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "note": lambda row: row.note,
 }
 ALWAYS = ("what", "measured", "n")
+# A figure of another system in what a row is compared with: its name and the number.
+FIGURE = re.compile(r"(\D.*?):? (-?\d[\d.,]*(?: (?:%|×|µs|ms|s))?)")
+# So many systems have a column of their own, if most rows are compared with them.
+MOST_RIVALS = 4
 # Said once above a table if all of its rows say the same.
 ONCE = ("n", "split", "note")
 
@@ -201,17 +207,44 @@ ONCE = ("n", "split", "note")
 def table(rows: Sequence[Row]) -> list[str]:
     """The lines of a table, without columns that are empty in every row; what all rows say stands above it."""
     cells = {name: [text(say(row)) for row in rows] for name, say in COLUMNS.items()}
+    figures = [dict(_figures(row)) for row in rows]
+    rivals = _often(figures)
+    cells["against"] = [
+        text("; ".join(part for part, name in _parts(row) if name not in rivals or name is None)) for row in rows
+    ]
     once = [name for name in ONCE if len(rows) > 1 and cells[name][0] and len(set(cells[name])) == 1]
     kept = {name: column for name, column in cells.items() if name not in once and (name in ALWAYS or any(column))}
     short = [row.reached is False for row in rows]
-    kept |= (
-        {"reached?": [f"**{said}**" if bad else said for said, bad in zip(kept["reached?"], short, strict=True)]}
-        if any(short)
-        else {}
-    )
-    lines = [list(kept), ["---"] * len(kept), *map(list, zip(*kept.values(), strict=True))]
+    if any(short):
+        kept["reached?"] = [f"**{said}**" if bad else said for said, bad in zip(kept["reached?"], short, strict=True)]
+    beside = {text(name): [text(found.get(name, "")) for found in figures] for name in rivals}
+    places = [name for name in COLUMNS if name in kept]
+    first = len([name for name in places if name in ("what", "measured", "target", "reached?")])
+    columns = {name: kept[name] for name in places[:first]} | beside | {name: kept[name] for name in places[first:]}
+    lines = [list(columns), ["---"] * len(columns), *map(list, zip(*columns.values(), strict=True))]
     above = [" ".join(f"*{name}* in all rows: {cells[name][0]}." for name in once), ""] if once else []
     return [*above, *(f"| {' | '.join(line)} |" for line in lines)]
+
+
+def _parts(row: Row) -> Iterator[tuple[str, str | None]]:
+    """What a row is compared with, one by one, and the name of those that are a name and a figure."""
+    for part in re.split(r"; (?![^(]*\))", row.against) if row.against else ():
+        found = FIGURE.fullmatch(part)
+        yield part, found[1] if found else None
+
+
+def _figures(row: Row) -> Iterator[tuple[str, str]]:
+    for part, name in _parts(row):
+        found = FIGURE.fullmatch(part)
+        if name is not None and found is not None:
+            yield name, found[2]
+
+
+def _often(figures: Sequence[Mapping[str, str]]) -> list[str]:
+    """The systems that most rows are compared with, each a column."""
+    counts = Counter(name for row in figures for name in row)
+    often = [name for name, count in counts.most_common() if count >= max(3, len(figures) / 2)]
+    return often[:MOST_RIVALS]
 
 
 def provenance(result: Result) -> str:

@@ -134,3 +134,16 @@ def test_what_all_rows_of_a_table_say_stands_once_above_it(render: ModuleType, r
         "| two | 1 s | sizes |",
     ]
     assert render.table(rows[:1])[0] == "| what | measured | n | split |"
+
+
+def test_a_system_that_most_rows_are_compared_with_is_a_column(render: ModuleType, reporting: ModuleType) -> None:
+    against = ("them 2 s; one (a; b) 3 s", "them 4 s", "them 5.5 s; roofline 46.16 % on 85% of rows", "")
+    rows = [reporting.Row(f"row {place}", 1.0, "s", against=beside) for place, beside in enumerate(against)]
+    assert render.table(rows) == [
+        "| what | measured | them | against | n |",
+        "| --- | --- | --- | --- | --- |",
+        "| row 0 | 1 s | 2 s | one (a; b) 3 s |  |",
+        "| row 1 | 1 s | 4 s |  |  |",
+        "| row 2 | 1 s | 5.5 s | roofline 46.16 % on 85% of rows |  |",
+        "| row 3 | 1 s |  |  |  |",
+    ]
