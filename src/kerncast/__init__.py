@@ -88,7 +88,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         from importlib import import_module
 
-        return getattr(import_module(_HOMES[name]), name)
+        globals()[name] = getattr(import_module(_HOMES[name]), name)  # found at once from now on
+        return globals()[name]
     raise AttributeError(f"module 'kerncast' has no attribute '{name}'")
 
 

@@ -19,6 +19,8 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
+# Alignment beyond this power of two makes no difference: 2 ** 7 = 128.
+MOST_ALIGNED = 7
 # The largest number with a finite exponential.
 _MOST = math.log(np.finfo(np.float64).max)
 # So many elements are computed one by one in the time in which polars prepares a query.
@@ -59,3 +61,11 @@ def log1p(x: Floats) -> Floats:
     import polars as pl  # a worker has no use for it
 
     return pl.Series(np.ravel(x)).log1p().to_numpy().reshape(np.shape(x))
+
+
+def alignment(values: Ints) -> Ints:
+    """The largest power of two that divides each value, as its exponent, up to `MOST_ALIGNED`; zero is aligned."""
+    found = np.full(values.shape, MOST_ALIGNED, np.int64)
+    for power in reversed(range(MOST_ALIGNED)):
+        found[values % (2 << power) != 0] = power
+    return found

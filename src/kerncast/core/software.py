@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -169,6 +170,7 @@ def lacks(asked: str, known: Iterable[str]) -> str:
     return f"has nothing of the software '{quoted(asked)}': it {there}"
 
 
+@lru_cache(1024)
 def short_name(text: str) -> str:
     """The shortest name that tells a text from others: `vllm==0.24.0`, `commit=3f2a91c` if that is all, else the whole text."""
     known = parts(text)

@@ -171,7 +171,7 @@ class Model(ModelFiles):
                 return values
             if values.op is not self.family.op:
                 raise InvalidValue(f"the model is of {self.family.op.name}, the problem of {values.op.name}")
-        whole = whole_problem(self, values)
+        whole = whole_problem(self, values) if self.family.op.products else values
         try:
             return Problem(self.family, whole)
         except InvalidValue:
@@ -301,14 +301,14 @@ class Model(ModelFiles):
         `device` is a profile, its name or the path of its file. On one that was not measured the interval is wider by how far
         it is from those that were; a model of fewer than three devices says `out_of_range`, and gives a time without interval.
         """
+        if isinstance(problems, Mapping):
+            if config is not None and not isinstance(config, Mapping):
+                raise InvalidValue("one problem has one config, got a list: give a list of problems too")
+            return self.answerer(device).one(problems, config)
         several = device is None and len(self.manifest.devices) > 1
         if several and is_frame(problems) and DEVICE in problems.columns:
             return with_columns(problems, self._by_device(as_polars(problems), config))
         asked = self.answerer(device)
-        if isinstance(problems, Mapping):
-            if config is not None and not isinstance(config, Mapping):
-                raise InvalidValue("one problem has one config, got a list: give a list of problems too")
-            return asked.one(problems, config)
         if is_frame(problems):
             if config is not None and not isinstance(config, Mapping):
                 raise InvalidValue("configs of a frame are columns of it ('config.*'), or one mapping for all rows; got a list")

@@ -99,7 +99,7 @@ def predict(  # type: ignore[misc]  # the overloads name what decides the result
     refuse_without_request(model=bool(model), strict=strict, compiled=not compiled)
     if not isinstance(op, str):
         raise InvalidValue(f"`op` is the name of an op, got {type(op).__name__}: a model answers by `model.predict(problems)`")
-    if is_frame(problems):
+    if not isinstance(problems, Mapping) and is_frame(problems):
         raise InvalidValue(
             "one problem is a mapping and several are a list of mappings, got a frame: give `frame.to_dicts()`, or ask one "
             "model, which takes frames: `kerncast.open(MODEL).predict(frame)`"
@@ -107,13 +107,13 @@ def predict(  # type: ignore[misc]  # the overloads name what decides the result
     given = str(device) if isinstance(device, Path) else device
     if not isinstance(given, str | Device):
         raise InvalidValue(f"`device` is a name, the path of a profile or a Device, got {type(device).__name__}")
-    alone = isinstance(problems, Mapping)
-    asked = [bare(problem) for problem in ([problems] if isinstance(problems, Mapping) else problems)]
     answerer = OpAnswerer(op, given, software, family, config, store=store_of(store))
+    if isinstance(problems, Mapping):
+        return answerer.ask([bare(problems)])[0]
+    asked = [bare(problem) for problem in problems]
     with shown(progress if len(asked) >= WORTH_SHOWING else False) as show:
         show.stage(f"predicting {len(asked):,} problems")
-        found = answerer.ask(asked)
-    return found[0] if alone else found
+        return answerer.ask(asked)
 
 
 def refuse_without_request(**given: bool) -> None:

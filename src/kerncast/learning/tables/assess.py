@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kerncast.core.arrays import Flags, Floats, Ints
+from kerncast.core.arrays import MOST_ALIGNED, Flags, Floats, Ints, alignment
 from kerncast.core.op import limits
 from kerncast.core.parameters import Int
 from kerncast.learning.scoring.metrics import Predicted, baseline_card, mean_figure, regret, runtime_card, scorecard, top_k
@@ -221,8 +221,6 @@ def _places(picked: Sequence[int], count: int) -> list[int | None]:
 FEWEST_VALUES, LARGE = 5, 16
 # A parameter is laid out on a grid if at least half of the problems have a multiple of this.
 GRID = 8
-# Alignment beyond this power of two makes no difference: 2 ** 7 = 128.
-MOST_ALIGNED = 7
 # What is held out is about a quarter of the groups; a kind with fewer than the least share or more than the most is left out.
 SHARE, LEAST, MOST = 0.25, 0.02, 0.5
 # With fewer groups, the rest is too little to learn from and the part held out too little to judge by.
@@ -239,14 +237,6 @@ class HeldOutKind:
     """Which problems are held out, in words."""
     held: Flags
     """By row of the table."""
-
-
-def alignment(values: Ints) -> Ints:
-    """The largest power of two that divides each value, as its exponent, up to `MOST_ALIGNED`; zero is aligned."""
-    found = np.full(values.shape, MOST_ALIGNED, np.int64)
-    for power in reversed(range(MOST_ALIGNED)):
-        found[values % (2 << power) != 0] = power
-    return found
 
 
 def kinds_of(table: Table) -> list[HeldOutKind]:

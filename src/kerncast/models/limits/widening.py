@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from kerncast.core.arrays import Array, Floats, Ints
+from kerncast.core.arrays import Array, Floats, Ints, alignment
 from kerncast.core.op import Family
 from kerncast.core.parameters import Int, Parameter
-from kerncast.learning.tables.assess import FEWEST_VALUES, alignment
+from kerncast.learning.tables.assess import FEWEST_VALUES
 
 LEVEL = 0.90
 
