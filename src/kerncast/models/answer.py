@@ -107,18 +107,6 @@ def named_tiers(given: str | Iterable[str]) -> tuple[Tier, ...]:
     return tuple(tier for tier in CHOOSING if tier in names)
 
 
-__all__ = [
-    "Answer",
-    "Pin",
-    "Tier",
-    "as_judged",
-    "fallback_words",
-    "refused_outside",
-    "with_fallback",
-    "without_choice",
-]  # fmt: skip
-
-
 class Pin(StrEnum):
     """What became of a pinned choice."""
 
@@ -205,31 +193,24 @@ class Answer:
 
     def _parts(self) -> list[tuple[str, str]]:
         """The parts that are known, as names and texts."""
-        found = [("status", str(self.status)), ("problem", assignments(known(self.problem)))]
-        if self.config:
-            found.append(("config", assignments(known(self.config))))
-        if self.label is not None:
-            found.append(("label", self.label))
-        if self.time_ns is not None:
-            found.append(("time", duration(self.time_ns)))
-        if self.lower_ns is not None and self.upper_ns is not None:
-            found.append(("90 % interval", f"{duration(self.lower_ns)} to {duration(self.upper_ns)}"))
-        found += [(name, three_digits(rate)) for name, rate in (("TFLOPS", self.tflops), ("GB/s", self.bandwidth_gb_s)) if rate]
-        if self.efficiency is not None:
-            found.append(("expected efficiency", f"{self.efficiency:.1%}"))
-        if self.tier is not None:
-            found.append(("tier", str(self.tier)))
-        if self.known is not None:
-            found.append(("worked in training", self.worked_in_training))
-        if self.pin is not None:
-            found.append(("pin", PIN_WORDS[self.pin]))
-        if self.reason:
-            found.append(("reason", self.reason))
-        if self.fallback:
-            found.append(("fallback", assignments(known(self.fallback))))
-        if self.note:
-            found.append(("note", self.note))
-        return found
+        bounds = () if self.lower_ns is None or self.upper_ns is None else (self.lower_ns, self.upper_ns)
+        found = [
+            ("status", str(self.status)),
+            ("problem", assignments(known(self.problem))),
+            ("config", assignments(known(self.config)) if self.config else None),
+            ("label", self.label),
+            ("time", None if self.time_ns is None else duration(self.time_ns)),
+            ("90 % interval", " to ".join(map(duration, bounds))),
+            *((name, three_digits(rate)) for name, rate in (("TFLOPS", self.tflops), ("GB/s", self.bandwidth_gb_s)) if rate),
+            ("expected efficiency", None if self.efficiency is None else f"{self.efficiency:.1%}"),
+            ("tier", None if self.tier is None else str(self.tier)),
+            ("worked in training", None if self.known is None else self.worked_in_training),
+            ("pin", None if self.pin is None else PIN_WORDS[self.pin]),
+            ("reason", self.reason),
+            ("fallback", assignments(known(self.fallback)) if self.fallback else None),
+            ("note", self.note),
+        ]
+        return [(name, text) for name, text in found if text]
 
     def __repr__(self) -> str:
         (_, status), *others = self._parts()
@@ -243,15 +224,10 @@ class Answer:
         found: dict[str, Any] = {"status": str(self.status), "problem": self.problem.as_dict()}
         if self.config is not None:
             found["config"] = {name: value for name, value in self.config.items() if value is not None}
-        for name in ("time_ns", "lower_ns", "upper_ns", TFLOPS, BANDWIDTH, "efficiency"):
-            if getattr(self, name) is not None:
-                found[name] = getattr(self, name)
-        if self.tier is not None:
-            found["tier"] = str(self.tier)
-        if self.label is not None:
-            found["label"] = self.label
-        if self.known is not None:
-            found["known"] = self.known
+        for name in ("time_ns", "lower_ns", "upper_ns", TFLOPS, BANDWIDTH, "efficiency", "tier", "label", "known"):
+            value = getattr(self, name)
+            if value is not None:
+                found[name] = str(value) if isinstance(value, StrEnum) else value
         if self.failed:
             found["failed"] = self.failed
         if self.pin is not None:

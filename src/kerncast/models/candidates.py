@@ -214,7 +214,9 @@ class GivenConfigs:
         if not self.named_only or labels is None:
             return None
         names = labels.names.get(tuple(problem.get(name) for name in labels.by))
-        if self.dimensions not in (None, _dimensions(problem)):
+        # A convolution is one of images, or of volumes.
+        deep = any(problem.get(name, flat) != flat for name, flat in (("Di", 1), ("Z", 1), ("pad_d", 0)))
+        if self.dimensions not in (None, FLAT + deep):
             names = None
         return np.zeros(self.configs.height, dtype=bool) if names is None else np.array([name is not None for name in names])
 
@@ -263,9 +265,3 @@ def for_export(model: Model) -> Model:
             hull |= {"Di": Range(1, 1), "Z": Range(1, 1), "pad_d": Range(0, 0)}
     interval = model.manifest.interval if model.candidates[KNOWN].all() else None
     return model.own.part(msgspec.structs.replace(model.manifest, hull=hull, interval=interval), model.given)
-
-
-def _dimensions(problem: Mapping[str, Any]) -> int:
-    """Whether a convolution is one of images or of volumes."""
-    deep = any(problem.get(name, flat) != flat for name, flat in (("Di", 1), ("Z", 1), ("pad_d", 0)))
-    return FLAT + deep

@@ -55,20 +55,18 @@ class ModelFiles:
     @cached_property
     def candidates(self) -> pl.DataFrame:
         """Every config that worked at least once, and how well it did in training (empty: not recorded)."""
-        if self.own is not None:
-            return self._candidates_of(self.own)
+        own = self.own
+        if own is not None and self.given is not None:
+            return self.given.candidates(own)
+        if own is not None:
+            bound = bool(self.family.config.parameters) and (own.out_of_fold is not None or own.serving is not None)
+            there = own.candidates
+            return there.filter(pl.Series(worked_on(own, self.manifest.device.name))) if bound else there
         if not self.recorded:
             columns = {name: dtype for name, dtype in schema.schema_of(self.family).items() if name.startswith("config.")}
             counts = {"ok": pl.Int64, "failed": pl.Int64, "share": pl.Float64, "portfolio_place": pl.Int64}
             return pl.DataFrame(schema={**columns, **counts})
         return schema.with_optional(self.family, _read(self.path / CANDIDATES), "config.")
-
-    def _candidates_of(self, own: Model) -> pl.DataFrame:
-        if self.given is not None:
-            return self.given.candidates(own)
-        if not self.family.config.parameters or (own.out_of_fold is None and own.serving is None):
-            return own.candidates
-        return own.candidates.filter(pl.Series(worked_on(own, self.manifest.device.name)))
 
     @property
     def label_table(self) -> pl.DataFrame | None:

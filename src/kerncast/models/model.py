@@ -41,7 +41,7 @@ from kerncast.models.limits.configs import chosen_last
 from kerncast.models.limits.devices import away_from
 from kerncast.models.limits.envelope import Coverage, Envelope
 from kerncast.models.manifest import MANIFEST, Manifest, read_manifest
-from kerncast.models.problem_frames import DEVICE, respelled
+from kerncast.models.problem_frames import DEVICE, no_column, respelled
 from kerncast.models.products import SizeProduct, products_of, whole_problem
 
 BLOCK_ROWS = 16_384
@@ -369,7 +369,7 @@ class Model(ModelFiles):
         """`time_ns`, `lower_ns`, `upper_ns` and `score` (lower is chosen) for every vector of a frame."""
         missing = [name for name in schema.parameter_columns(self.family) if name not in frame.columns]
         if missing:
-            raise InvalidValue(f"the frame has no column '{missing[0]}', which {self.family.id} needs")
+            raise no_column(missing[0], self.family)
         schema.check_parameters(self.family, frame)
         found = self.predict_rows(self.describe(frame, device))
         columns = {"time_ns": found.time_ns, "lower_ns": found.lower_ns, "upper_ns": found.upper_ns, "score": found.score}

@@ -185,6 +185,11 @@ def refuse_other_case(family: Family, columns: Sequence[str]) -> None:
             )
 
 
+def no_column(name: str, family: Family) -> InvalidValue:
+    """The refusal of a frame without a column that must be there."""
+    return InvalidValue(f"the frame has no column '{name}', which {family.id} needs")
+
+
 def _valid(family: Family, columns: Mapping[str, pl.Series], height: int, of: str = "") -> pl.DataFrame:
     """Every parameter (of one half, "problem.") in its stored type, defaults filled in; other values are refused."""
     kinds, filled, absent = schema.schema_of(family), [], []
@@ -195,7 +200,7 @@ def _valid(family: Family, columns: Mapping[str, pl.Series], height: int, of: st
             series = columns[name].alias(name)
             filled.append(series.fill_nan(None) if series.dtype.is_float() else series)
         elif parameter.default is None and not parameter.nullable:
-            raise InvalidValue(f"the frame has no column '{name}', which {family.id} needs")
+            raise no_column(name, family)
         else:
             absent.append(name)
             filled.append(pl.Series(name, [parameter.default], kinds[name]).new_from_index(0, height))

@@ -23,14 +23,13 @@ from kerncast.core.io.atomic import build_directory, refuse_unwritable
 from kerncast.core.parameters import Categorical
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset
-from kerncast.errors import InvalidValue, KerncastError
+from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import label_weights
 from kerncast.learning.learners.gbdt import Gbdt
 from kerncast.learning.scoring.trials import folds_by_group
 from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.measurements import Folded, read_measurements
 from kerncast.learning.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
-from kerncast.models import trust
 from kerncast.models.limits.configs import FEWEST, SERVING, Reach, Serving, expectation_of, reach_of, worked_on
 from kerncast.models.limits.devices import away_from
 from kerncast.models.manifest import write_manifest
@@ -39,7 +38,7 @@ from kerncast.models.model import Model
 from kerncast.training.folds import Predictions
 from kerncast.training.judging import Trained
 from kerncast.training.procedure import Procedure, Recipe
-from kerncast.training.train import expand, write_model
+from kerncast.training.train import expand, trusted, write_model
 
 FOLDS = 5
 # Fewer rows that worked cannot be held out and learned from.
@@ -89,12 +88,7 @@ def adapt(
         _write_reach(folder, base)
 
     build_directory(out, fill)
-    model = Model.load(out)
-    try:
-        trust.trust(model)
-    except KerncastError as error:
-        progress.say(f"{error}; until then, other processes answer with {out} in Python, which is slower")
-    return model
+    return trusted(out, progress)
 
 
 def _refuse_unfit(base: Model) -> None:

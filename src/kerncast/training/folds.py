@@ -252,7 +252,9 @@ def _kept(name: str, partial: Partial | None, place: int, rows: int, predict: Ca
 
 
 def _plain_fold(own: Flags) -> Callable[[Table, Procedure], Predictions]:
-    return lambda table, procedure: _out_of_fold(table, procedure.without_mining(), own)
+    return lambda table, procedure: _out_of_fold(
+        table, replace(procedure, recipe=replace(procedure.recipe, hard_mining=0)), own
+    )
 
 
 def _seeded_fold(own: Flags, seed: int) -> Callable[[Table, Procedure], Predictions]:

@@ -78,7 +78,13 @@ def judge(trained: Trained, recipe: Recipe, base: Model | None) -> Judgement:
         sizes = None if old is None else Sizes.of(old.sizes.measure, base.envelope.sizes_of(held.rows.frame))
         # What is rare is what was rarely measured on the devices that the base knows: a few rows do not say.
         traits = base.manifest.interval.traits if trained.adapted else None
-        interval = widened_like(interval, base.manifest.interval, traits or _traits_with(base, held), sizes)
+        if traits is None:  # those of the new problems and of those that the base was trained on
+            earlier, columns = base.out_of_fold, held.problems.columns
+            both = held.problems
+            if earlier is not None:
+                both = pl.concat([both, earlier.select(columns)], how="vertical_relaxed").unique()
+            traits = ProblemTraits.of(held.family, both)
+        interval = widened_like(interval, base.manifest.interval, traits, sizes)
     elsewhere = judge_left_out(held, [(part, found.time_ns) for part, found in trained.devices])
     if elsewhere is not None:
         evaluation["unseen_devices"] = msgspec.to_builtins(elsewhere.devices)
@@ -127,14 +133,6 @@ def traits_of(table: Table) -> ProblemTraits:
     return ProblemTraits.of(table.family, table.problems)
 
 
-def _traits_with(base: Model, table: Table) -> ProblemTraits:
-    """The traits of new problems and of those that the base was trained on."""
-    old = base.out_of_fold
-    columns = table.problems.columns
-    both = table.problems if old is None else pl.concat([table.problems, old.select(columns)], how="vertical_relaxed").unique()
-    return ProblemTraits.of(table.family, both)
-
-
 def _rarity(table: Table, own: Any) -> Floats:
     """The rarity of the problems of some rows among those of the other rows."""
     return traits_of(table.take(~own)).rarity(table.family, table.rows.frame.filter(pl.Series(own)))
@@ -143,15 +141,10 @@ def _rarity(table: Table, own: Any) -> Floats:
 def lines_by_kind(trained: Trained) -> list[dict[str, Any]]:
     """A line per kind that was held out whole; the interval of each problem is calibrated on the problems of other folds."""
     errors, harder, traits, sizes = _errors(trained, by_config=False)
-    return [
-        _line(trained.table, kind, found, cross_bounds(errors, harder, traits, sizes, of))
-        for of, (kind, found) in zip(harder, trained.kinds, strict=True)
-    ]
-
-
-def _line(table: Table, kind: HeldOutKind, found: Predictions, bounds: tuple[Floats, Floats]) -> dict[str, Any]:
-    """The figures of one kind of problems that was held out whole."""
-    own = table.take(kind.held)
-    card = scorecard(own.trials, Predicted(found.score, found.time_ns, *bounds))
-    figures = {name: card[name] for name in ("efficiency_mean", "efficiency_p10", "mape", "coverage_90")}
-    return {"kind": kind.name, "held_out": kind.words, "n_problems": card["n_problems"], **figures}
+    lines = []
+    for of, (kind, found) in zip(harder, trained.kinds, strict=True):
+        bounds = cross_bounds(errors, harder, traits, sizes, of)
+        card = scorecard(trained.table.take(kind.held).trials, Predicted(found.score, found.time_ns, *bounds))
+        figures = {name: card[name] for name in ("efficiency_mean", "efficiency_p10", "mape", "coverage_90")}
+        lines.append({"kind": kind.name, "held_out": kind.words, "n_problems": card["n_problems"], **figures})
+    return lines

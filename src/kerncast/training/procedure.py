@@ -174,10 +174,6 @@ class Procedure:
             table = self._mined(table, options)
         return learner_class(self.recipe.kind)(options).fit(table, self.fitting, base)
 
-    def without_mining(self) -> Procedure:
-        """The same fit without mining, for comparison."""
-        return replace(self, recipe=replace(self.recipe, hard_mining=0))
-
     def scores(self, learner: Learner, table: Table, seen: Table | None = None) -> tuple[Floats, Floats]:
         """Predicted nanoseconds, and what to choose by (low is chosen).
 

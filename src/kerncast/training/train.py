@@ -128,6 +128,11 @@ def train(
 
     build_directory(out, fill)
     discard_folds(out)
+    return trusted(out, progress)
+
+
+def trusted(out: Path, progress: Progress) -> Model:
+    """The model that was just written to `out`; its user made it, so its code may be compiled."""
     model = Model.load(out)
     try:
         trust.trust(model)
@@ -239,7 +244,10 @@ def write_model(
     recipe, held = procedure.recipe, trained.table
     # What was measured elsewhere is not measured here.
     before = None if trained.adapted else base
-    evaluation, judged = _not_evaluated(trained), None
+    evaluation: dict[str, Any] = {
+        "evaluated": False, "overall": {}, "baselines": {}, "noise_floor": trained.table.noise_floor, "folds": 0, "split": None,
+    }  # fmt: skip
+    judged = None
     if trained.predictions is not None:
         judged = judge(trained, recipe, base)
         evaluation = judged.evaluation
@@ -285,13 +293,6 @@ def write_model(
     write_manifest(folder, msgspec.structs.replace(manifest, files=files))
 
 
-def _not_evaluated(trained: Trained) -> dict[str, Any]:
-    """The `evaluation.json` of a model that was trained without folds: no figures."""
-    return {
-        "evaluated": False, "overall": {}, "baselines": {}, "noise_floor": trained.table.noise_floor, "folds": 0, "split": None,
-    }  # fmt: skip
-
-
 def _manifest(
     folder: Path, table: Table, procedure: Procedure, learner: Learner, where: tuple[str, ...], base: Model | None
 ) -> Manifest:
@@ -332,7 +333,12 @@ def _manifest(
         declaration=declaration_of(table.family),
         facts=measured.facts(table, base),
         conditions=conditions,
-        contradicted=_contradicted(table, base),
+        contradicted=tuple(
+            sorted(
+                {item.rule.name for item in table.broken if item.contradicted}
+                | (set() if base is None else set(base.manifest.contradicted))
+            )
+        ),
         device_dtypes=measured.device_dtypes(table, base),
         device_software=measured.device_software(table, base),
         warm_start=() if base is None else (*base.manifest.warm_start, base.manifest.data.digest),
@@ -353,12 +359,6 @@ def _on_its_device(manifest: Manifest, table: Table) -> Manifest:
         manifest, dtypes=dtypes, hull=hull, software=table.software, device_dtypes={}, elsewhere=None,
         conditions=measured.conditions(table, None),
     )  # fmt: skip
-
-
-def _contradicted(table: Table, base: Model | None) -> tuple[str, ...]:
-    """Rules that these measurements contradict, or those of the base."""
-    known = set() if base is None else set(base.manifest.contradicted)
-    return tuple(sorted(known | {item.rule.name for item in table.broken if item.contradicted}))
 
 
 def _broken_rules(table: Table) -> list[dict[str, Any]]:

@@ -47,7 +47,10 @@ class Continuation:
 def continue_model(table: Table, procedure: Procedure, base: Model) -> Continuation:
     """Continue on 80 % of the new groups and judge on the rest; then continue on all of them for the final model."""
     refuse_strangers(table, procedure, base)
-    fresh = ~_seen_by(base, table)
+    columns = base.seen.columns
+    marked = base.seen.unique().with_columns(__seen=pl.lit(True))
+    joined = table.rows.frame.select(columns).join(marked, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    fresh = ~joined["__seen"].fill_null(False).to_numpy()
     seen_too = len(np.unique(table.group[fresh])) < 2
     pool = np.ones(len(fresh), dtype=bool) if seen_too else fresh
     aside = np.zeros(len(fresh), dtype=bool)
@@ -69,13 +72,6 @@ def continue_model(table: Table, procedure: Procedure, base: Model) -> Continuat
         }
     }
     return Continuation(learner, judge, Predictions(time_ns, score), extra)
-
-
-def _seen_by(base: Model, table: Table) -> Any:
-    columns = base.seen.columns
-    marked = base.seen.unique().with_columns(__seen=pl.lit(True))
-    joined = table.rows.frame.select(columns).join(marked, on=columns, how="left", nulls_equal=True, maintain_order="left")
-    return joined["__seen"].fill_null(False).to_numpy()
 
 
 def refuse_strangers(table: Table, procedure: Procedure, base: Model) -> None:

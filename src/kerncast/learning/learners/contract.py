@@ -259,6 +259,9 @@ class Learner(abc.ABC):
     names_: tuple[str, ...] | None = None
     """The features that its weights say they read, in order; None: they do not say."""
 
+    options: Any
+    """Of `options_type`; a learner may narrow it to its own."""
+
     def __init__(self, options: Options | None = None) -> None:
         self.options = self.options_type() if options is None else options
 
@@ -341,6 +344,11 @@ def label_weights(table: Table) -> Floats:
     return table.weight * own**2 / (own**2 + noise**2)
 
 
+def damaged(path: Path, why: object) -> BadFile:
+    """The refusal of a file of weights."""
+    return BadFile(f"{path} is damaged ({why}): train the model again, or restore the file")
+
+
 def read_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     """The arrays of an .npz file; a damaged one is refused by name."""
     try:
@@ -350,10 +358,10 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
             with np.load(file, allow_pickle=False) as stored:
                 found = {name: stored[name] for name in stored.files}
     except UNREADABLE as error:
-        raise BadFile(f"{path} is damaged ({error}): train the model again, or restore the file") from error
+        raise damaged(path, error) from error
     for name, array in found.items():
         if not isinstance(array, np.ndarray):  # numpy hands out the bytes of a member that is no array
-            raise BadFile(f"{path} is damaged ('{name}' is not an array): train the model again, or restore the file")
+            raise damaged(path, f"'{name}' is not an array")
     return found
 
 

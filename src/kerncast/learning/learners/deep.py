@@ -82,6 +82,7 @@ class Deep(Learner):
     kind = "deep"
     doc = "residual network with embeddings, pointwise or listwise loss (torch, an extra)"
     options_type = DeepOptions
+    options: DeepOptions
     continues = True
 
     target_: Target
@@ -91,7 +92,7 @@ class Deep(Learner):
 
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
         torch = _torch()
-        options = self._knobs
+        options = self.options
         if base is not None:
             refuse_other_shape(base.options, options, ("hidden", "blocks", "loss"))
         training, aside = inner_split(table, fitting.seed)
@@ -104,14 +105,9 @@ class Deep(Learner):
             self.weights_ = self._descend(torch, weights, training, aside, fitting)
         return self
 
-    @property
-    def _knobs(self) -> DeepOptions:
-        assert isinstance(self.options, DeepOptions)
-        return self.options
-
     def _lesson(self, torch: Any, table: Table, fitting: Fitting) -> _Lesson:
         # Rows that failed have no time, but a listwise loss learns from them what not to choose.
-        listwise = self._knobs.loss == "listwise"
+        listwise = self.options.loss == "listwise"
         table = table if listwise else table.take(table.ok)
         ok = table.ok
         goal, worth = np.zeros(len(ok)), np.zeros(len(ok))
@@ -119,13 +115,13 @@ class Deep(Learner):
         worth[ok] = label_weights(table.take(ok))
         worth /= max(worth.mean(), 1e-300)
         single = np.ascontiguousarray(np.stack([goal, worth, table.weight], axis=1))
-        wanted = wanted_shares(table, self._knobs.temperature) if listwise else np.zeros(len(ok))
+        wanted = wanted_shares(table, self.options.temperature) if listwise else np.zeros(len(ok))
         inputs = torch.from_numpy(self.scaling_.apply(table.rows.features)).float()
-        return _Lesson(torch, self._knobs, inputs, torch.from_numpy(single).float(), torch.from_numpy(wanted).float(), table)
+        return _Lesson(torch, self.options, inputs, torch.from_numpy(single).float(), torch.from_numpy(wanted).float(), table)
 
     def _descend(self, torch: Any, weights: Weights, training: Table, aside: Table | None, fitting: Fitting) -> Weights:
         """Adam with a cosine schedule; keeps the weights with the best validation loss, or else the last ones."""
-        options, rng = self._knobs, np.random.default_rng(fitting.seed)
+        options, rng = self.options, np.random.default_rng(fitting.seed)
         lesson = self._lesson(torch, training, fitting)
         judge = None if aside is None else self._lesson(torch, aside, fitting)
         network_of = layout(self.scaling_, options)
@@ -153,7 +149,7 @@ class Deep(Learner):
 
     def outputs(self, rows: Rows) -> Floats:
         """The network's outputs for each row, in training units: one column, or two if it ranks."""
-        shape = layout(self.scaling_, self._knobs)
+        shape = layout(self.scaling_, self.options)
         pieces = [rows.features[start : start + PIECE] for start in range(0, max(len(rows), 1), PIECE)]
         return np.concatenate([network(shape, self.weights_, self.scaling_.apply(piece)) for piece in pieces])
 
@@ -163,7 +159,7 @@ class Deep(Learner):
         if raw.shape[1] == 1:
             return Output(target)
         log_time = self.target_.log_time(target, rows)
-        return Output(target, (1.0 - self._knobs.blend) * log_time + self._knobs.blend * raw[:, 1])
+        return Output(target, (1.0 - self.options.blend) * log_time + self.options.blend * raw[:, 1])
 
     def save(self, folder: Path) -> None:
         target = {"target": np.array(self.target_.name), "target_log": np.array(self.target_.log), "center": self.center_}
@@ -183,7 +179,7 @@ class Deep(Learner):
         return {"weights": sum(int(value.size) for value in self.weights_.values())}
 
     def lowered(self, family: Family, values: Collection[str]) -> Network:
-        weights, shape, blend = self.weights_, layout(self.scaling_, self._knobs), self._knobs.blend
+        weights, shape, blend = self.weights_, layout(self.scaling_, self.options), self.options.blend
         outputs = int(np.asarray(weights["head"]).shape[1])
         middle, spread = (float(value) for value in self.center_)
         network = Network(self.scaling_, middle, spread, None if outputs == 1 else (1.0 - blend, blend))

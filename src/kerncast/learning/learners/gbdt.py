@@ -33,6 +33,7 @@ from kerncast.learning.learners.contract import (
     Options,
     Output,
     Target,
+    damaged,
     read_arrays,
     set_aside,
     write_arrays,
@@ -177,6 +178,7 @@ class Gbdt(Learner):
     kind = "gbdt"
     doc = "gradient-boosted trees: one forest for times, one for order within a problem (LightGBM)"
     options_type = GbdtOptions
+    options: GbdtOptions
     continues = True
     side_by_side = True
     names_: tuple[str, ...] = ()
@@ -192,7 +194,6 @@ class Gbdt(Learner):
 
         The order that it learned elsewhere is left out: a few rows of one device do not correct it.
         """
-        assert isinstance(self.options, GbdtOptions)
         bags = self.trees["time"]
         every = [replace(tree, value=tree.value / len(bags)) for bag in bags for tree in bag]
         here = [bool(tree.leaf_values(rows.features).any()) for tree in every]
@@ -221,7 +222,6 @@ class Gbdt(Learner):
         return cast("dict[str, list[Booster]]", self.forests_)
 
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
-        assert isinstance(self.options, GbdtOptions)
         alone = not table.trials.choosing or self.options.times_only
         rough = fitting.rough and (has_many_rows(table) or (alone and len(table.ok) > WORTH_ROUGH))
         self.options, given = _resolved(self.options, table, rough), self.options
@@ -236,7 +236,7 @@ class Gbdt(Learner):
         medians = self.options.medians
         jobs: dict[str, Callable[[TableRows], Task]] = {"time": lambda part: time_task(part, fitting, alone, medians)}
         if self.options.blend != 0 and not alone:
-            jobs["rank"] = lambda part: rank_task(part, self._temperature)
+            jobs["rank"] = lambda part: rank_task(part, self.options.temperature)
         # What breaks a rule is never chosen: the forest learns from the others.
         if int((table.allowed & ~table.ok).sum()) >= FEWEST_FAILURES:
             jobs["valid"] = valid_task
@@ -274,7 +274,6 @@ class Gbdt(Learner):
 
     def _grow_own(self, table: Table, fitting: Fitting, kinds: Kinds, grower: Grower) -> None:
         """Give the forest of times trees for each kind of device, grown on what it misses there."""
-        assert isinstance(self.options, GbdtOptions)
         self.gains_ = self.importances()
         bags = self.trees["time"]
         shared = [replace(tree, value=tree.value / len(bags)) for bag in bags for tree in bag]
@@ -284,11 +283,6 @@ class Gbdt(Learner):
         forests["time"] = [joined(shared, own, kinds)]
         self.forests_ = {name: list(bag) for name, bag in unpacked(packed(forests, self.names_))[1].items()}
         self.__dict__.pop("trees", None)
-
-    @property
-    def _temperature(self) -> float:
-        assert isinstance(self.options, GbdtOptions)
-        return self.options.temperature
 
     def predict(self, rows: Rows) -> Output:
         raw = {name: self._raw(name, rows) for name in self.forests_}
@@ -315,7 +309,6 @@ class Gbdt(Learner):
 
     def combine(self, raw: dict[str, Floats], log_time: Floats) -> Floats:
         """The score to choose by, from the outputs of the forests: low is fast."""
-        assert isinstance(self.options, GbdtOptions)
         score = log_time
         if "rank" in raw:
             assert self.options.blend is not None
@@ -360,7 +353,7 @@ class Gbdt(Learner):
             try:
                 learner.library_ = from_arrays(read_arrays(folder / LIBRARY), len(names))
             except InvalidValue as error:
-                raise BadFile(f"{folder / LIBRARY} is damaged ({error}): train the model again, or restore the file") from error
+                raise damaged(folder / LIBRARY, error) from error
         return learner
 
     def _load_texts(self, folder: Path) -> list[str]:
@@ -411,7 +404,6 @@ class Gbdt(Learner):
     def lowered(self, family: Family, values: Collection[str]) -> Boosted:
         if "rank" not in self.trees:
             return Boosted(self.trees)
-        assert isinstance(self.options, GbdtOptions)
         assert self.options.blend is not None
         return Boosted(self.trees, 1.0 - self.options.blend, self.options.blend * self.options.temperature)
 

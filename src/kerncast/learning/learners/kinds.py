@@ -104,7 +104,10 @@ def knobs_of(options: type[msgspec.Struct]) -> list[Knob]:
     """The knobs, in declared order."""
     info = inspect.type_info(options)
     assert isinstance(info, inspect.StructType)
-    return [Knob(item.name, _shape(item.type), _doc(item.type)) for item in info.fields]
+    return [
+        Knob(item.name, _shape(item.type), str((getattr(item.type, "extra_json_schema", None) or {}).get("description", "")))
+        for item in info.fields
+    ]
 
 
 def options_of(kind: type[Learner], given: dict[str, object]) -> Options:
@@ -127,11 +130,6 @@ def _shape(kind: inspect.Type) -> Shape:
         inspect.ListType: "list",
     }  # fmt: skip
     return shapes.get(type(kind), "text")
-
-
-def _doc(kind: inspect.Type) -> str:
-    told = kind.extra_json_schema or {} if isinstance(kind, inspect.Metadata) else {}
-    return str(told.get("description", ""))
 
 
 def _bare(kind: inspect.Type) -> inspect.Type:

@@ -55,6 +55,7 @@ class Mlp(Learner):
     kind = "mlp"
     doc = "standard scaler and a small neural network (scikit-learn)"
     options_type = MlpOptions
+    options: MlpOptions
     continues = True
     reads_csv = True
 
@@ -64,7 +65,7 @@ class Mlp(Learner):
 
     def fit(self, table: Table, fitting: Fitting, base: Self | None = None) -> Self:
         if base is not None:
-            refuse_other_shape(base.options, self._knobs, ("hidden",))
+            refuse_other_shape(base.options, self.options, ("hidden",))
         training, aside = inner_split(table.take(table.ok), fitting.seed)
         labels = fitting.target.encode(training.time_ns, training.rows)
         self.scaling_ = Scaling.of(training.rows) if base is None else base.scaling_
@@ -74,9 +75,9 @@ class Mlp(Learner):
         weights = label_weights(training)
         self.layers_ = self._copy(network)
         best, since = (np.inf, 0) if aside is None or base is None else (self._error(network, aside, fitting), 0)
-        for epoch in range(self._knobs.epochs):
+        for epoch in range(self.options.epochs):
             self._pass(network, inputs, goal, weights)
-            fitting.progress.step("epochs", epoch + 1, self._knobs.epochs)
+            fitting.progress.step("epochs", epoch + 1, self.options.epochs)
             error = -np.inf if aside is None else self._error(network, aside, fitting)
             best, since = (error, 0) if aside is None or error < best else (best, since + 1)
             if since == 0:
@@ -85,11 +86,6 @@ class Mlp(Learner):
                 break
         return self
 
-    @property
-    def _knobs(self) -> MlpOptions:
-        assert isinstance(self.options, MlpOptions)
-        return self.options
-
     def _network(self, inputs: Floats, goal: Floats, seed: int, base: Self | None) -> Any:
         """A network with initial weights: random ones, or those of a base."""
         try:
@@ -97,11 +93,11 @@ class Mlp(Learner):
         except ImportError as error:
             raise NotFound.package("training the model mlp", "scikit-learn", "train") from error
 
-        size = min(self._knobs.batch_size, len(goal))
+        size = min(self.options.batch_size, len(goal))
         network = MLPRegressor(
-            hidden_layer_sizes=self._knobs.hidden,
+            hidden_layer_sizes=self.options.hidden,
             batch_size=size,
-            learning_rate_init=self._knobs.lr,
+            learning_rate_init=self.options.lr,
             # A generator, not a seed: with a seed every epoch would be shuffled alike.
             random_state=np.random.RandomState(seed),
             max_iter=1,
@@ -109,7 +105,9 @@ class Mlp(Learner):
         if base is not None:
             # Only a fit creates the layers. Replacing the weights and the optimizer undoes its one step.
             self._pass(network, inputs[:size], goal[:size], np.ones(size))
-            self._restore(network, base.layers_)
+            # In place: Adam refers to them.
+            for own, bias, (weights, intercepts) in zip(network.coefs_, network.intercepts_, base.layers_, strict=True):
+                own[...], bias[...] = weights, intercepts
             del network._optimizer
         return network
 
@@ -122,20 +120,13 @@ class Mlp(Learner):
         except UserWarning as warning:
             raise KeyboardInterrupt from warning
         except ValueError as error:  # weights that are no longer finite
-            raise InvalidValue(f"the network diverged ({error}): use a smaller `lr` than {self._knobs.lr:g}") from error
+            raise InvalidValue(f"the network diverged ({error}): use a smaller `lr` than {self.options.lr:g}") from error
 
     @staticmethod
     def _copy(network: Any) -> list[tuple[Floats, Floats]]:
         if not hasattr(network, "coefs_"):
             return []
         return [(w.copy(), b.copy()) for w, b in zip(network.coefs_, network.intercepts_, strict=True)]
-
-    @staticmethod
-    def _restore(network: Any, layers: list[tuple[Floats, Floats]]) -> None:
-        """Put the weights of a base into a network that partial_fit has just initialised, in place: Adam refers to them."""
-        for own, bias, (weights, intercepts) in zip(network.coefs_, network.intercepts_, layers, strict=True):
-            own[...] = weights
-            bias[...] = intercepts
 
     def _error(self, network: Any, aside: Table, fitting: Fitting) -> float:
         output = forward(self._copy(network), self.scaling_.apply(aside.rows.features)) * self.center_[1] + self.center_[0]

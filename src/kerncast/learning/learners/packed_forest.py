@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from kerncast.core.arrays import Floats, Ints
 from kerncast.errors import InvalidValue
-from kerncast.learning.learners.trees import Tree, cut
+from kerncast.learning.learners.trees import NOT_TREES, Tree, cut
 
 FORMAT = 1
 NAMES, THRESHOLDS, COUNTS, VERSION = "features", "thresholds", "threshold_counts", "format"
@@ -213,7 +213,7 @@ def _forest(parts: Arrays, thresholds: Thresholds) -> PackedForest:
     inner = int(nodes.sum()) if len(nodes) and ((nodes >= 0) & (nodes <= len(parts["feature"]))).all() else -1
     sizes = {"feature": inner, "threshold": inner, "left": inner, "value": inner + len(nodes)}
     if inner < 0 or any(parts[name].shape != (size,) for name, size in sizes.items()):
-        raise InvalidValue("its arrays do not make trees")
+        raise InvalidValue(NOT_TREES)
     feature, threshold = parts["feature"].astype(np.int64), parts["threshold"].astype(np.int64)
     if inner and not (feature.min() >= 0 and feature.max() < len(thresholds.counts)):
         raise InvalidValue(f"a node tests a feature that is not among its {len(thresholds.counts)}")

@@ -111,11 +111,11 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]], features: int | N
     """The trees that `as_arrays` was given, checked, or InvalidValue. A tree has one leaf more than it has nodes."""
     given = np.asarray(arrays.get("nodes", np.array([-1])))
     if given.ndim != 1 or not len(given) or given.dtype.kind not in "iu" or (given < 0).any():
-        raise InvalidValue("its arrays do not make trees")
+        raise InvalidValue(NOT_TREES)
     nodes = given.astype(np.int64)
     sizes = {name: int(nodes.sum()) + (len(nodes) if name == "value" else 0) for name in Tree.__dataclass_fields__}
     if any(name not in arrays or arrays[name].shape != (size,) for name, size in sizes.items()):
-        raise InvalidValue("its arrays do not make trees")
+        raise InvalidValue(NOT_TREES)
     numbers = {name: np.asarray(arrays[name]) for name in Tree.__dataclass_fields__}
     if any(part.dtype.kind not in ("f" if name in ("threshold", "value") else "iu") for name, part in numbers.items()):
         raise InvalidValue("its arrays are not numbers of the right kind")
@@ -173,6 +173,7 @@ def refuse_bad_trees(nodes: Ints, arrays: Mapping[str, npt.NDArray[Any]], featur
 
 # A tree that grows beyond this is not worth having in C.
 MOST_NODES = 1_000_000
+NOT_TREES = "its arrays do not make trees"
 Bounds = Mapping[int, tuple[int, int]]
 """By feature: the codes that are possible at a place in the tree."""
 

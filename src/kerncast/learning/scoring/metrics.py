@@ -193,7 +193,7 @@ def scorecard(trials: Trials, predicted: Predicted) -> dict[str, Any]:
 
 def choice_figures(trials: Trials, chosen: Ints) -> dict[str, FigureJson | None]:
     """The efficiency figures of one chosen row per problem, with and without ties."""
-    if _nothing_to_choose(trials):
+    if not trials.choosing or not trials.solvable.any():
         return dict.fromkeys((*SELECTION, "noise_ceiling", "efficiency_mean_ties", "top1_ties"))
     figures: dict[str, FigureJson | None] = dict(selection_figures(trials.share[chosen][trials.solvable]))
     ceiling = trials.noise_ceiling
@@ -239,10 +239,6 @@ def top_k(trials: Trials, score: Floats) -> list[dict[str, float]]:
 
 def _mean(values: Floats) -> Floats:
     return np.asarray(values.mean(axis=-1))
-
-
-def _nothing_to_choose(trials: Trials) -> bool:
-    return not trials.choosing or not trials.solvable.any()
 
 
 def _runtime(trials: Trials, predicted: Predicted) -> Mapping[str, FigureJson | None]:

@@ -204,17 +204,12 @@ def attempts(table: Table, most: int) -> pl.DataFrame:
     worked = np.bincount(table.config, table.ok, count).astype(np.int64)
     tried = np.bincount(table.config, minlength=count)
     shares = mean_shares(table.trials, count)
-    places = _places(greedy_portfolio(table.trials, count, most), count)
+    places: list[int | None] = [None] * count
+    for place, config in enumerate(greedy_portfolio(table.trials, count, most)):
+        places[config] = place
     figures = {"ok": worked, "failed": tried - worked, "share": shares, "portfolio_place": pl.Series(places, dtype=pl.Int64)}
     # Concatenated rather than added as columns: the frame of a family with nothing to choose has none to begin with.
     return pl.concat([table.configs, pl.DataFrame(figures)], how="horizontal")
-
-
-def _places(picked: Sequence[int], count: int) -> list[int | None]:
-    places: list[int | None] = [None] * count
-    for place, config in enumerate(picked):
-        places[config] = place
-    return places
 
 
 # Sizes are parameters that took at least this many values, up to at least LARGE; others are modes, such as strides.
@@ -246,7 +241,14 @@ def kinds_of(table: Table) -> list[HeldOutKind]:
         return []
     sizes = _sizes(table)
     found = [_by_alignment(sizes, dense), _by_size(table, sizes, dense), _by_aspect(sizes, dense)]
-    return [kind for kind in found if kind is not None and _is_enough(kind.held, dense, table.ok)]
+    return [
+        kind
+        for kind in found
+        if kind is not None
+        and LEAST <= float(_per_group(kind.held, dense).mean()) <= MOST
+        and (kind.held & table.ok).any()
+        and (~kind.held & table.ok).any()
+    ]
 
 
 def _sizes(table: Table) -> dict[str, Ints]:
@@ -306,8 +308,3 @@ def _per_group(values: Floats | Ints | Flags, dense: Ints) -> Floats:
     found = np.full(int(dense.max()) + 1, -np.inf)
     np.maximum.at(found, dense, values.astype(np.float64))
     return found
-
-
-def _is_enough(held: Flags, dense: Ints, ok: Flags) -> bool:
-    share = float(_per_group(held, dense).mean())
-    return LEAST <= share <= MOST and bool((held & ok).any() and (~held & ok).any())

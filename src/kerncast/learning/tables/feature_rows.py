@@ -1,17 +1,18 @@
-"""Vectors described for a model: features, roofline, work. The same code for training and for serving."""
+"""Vectors described for a model: features, roofline, work, rates that a profile lacks. The same for training and serving."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import polars as pl
 
+from kerncast.core import dtypes, rates
 from kerncast.core.arrays import Array, Flags, Floats, Ints
-from kerncast.core.device import Device, hardware_namespace
-from kerncast.core.expr import Program, Symbol
+from kerncast.core.device import LARGEST, PEAK, SMALLEST, Device, hardware_namespace
+from kerncast.core.expr import Expr, Program, Symbol
 from kerncast.core.op import Family, FeatureSet, limits
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
@@ -62,23 +63,10 @@ class Rows:
     def take(self, index: Array) -> Rows:
         """The rows at some positions (or where a mask holds)."""
         mask = index if index.dtype != np.bool_ else np.flatnonzero(index)
-
-        def part(values: Floats | None) -> Floats | None:
-            return None if values is None else values[mask]
-
-        return replace(
-            self,
-            frame=self.frame[mask],
-            described=self.described if self._undescribed else self.features[mask],
-            roofline_ns=part(self.roofline_ns),
-            expected_ns=part(self.expected_ns),
-            flops=part(self.flops),
-            bytes=part(self.bytes),
-            limit_ns=part(self.limit_ns),
-            floor_ns=part(self.floor_ns),
-            peak_share=part(self.peak_share),
-            device=None if self.device is None else self.device[mask],
-        )
+        known = {name: getattr(self, name) for name in (*WORK, *limits.OUTPUTS, "device")}
+        parts = {name: values[mask] for name, values in known.items() if values is not None}
+        described = self.described if self._undescribed else self.features[mask]
+        return replace(self, frame=self.frame[mask], described=described, **parts)
 
     @property
     def _undescribed(self) -> bool:
@@ -181,7 +169,7 @@ class Featurizer:
         expected = work.expected_ns(hw, LAUNCH_NS[self.device.kind])
         known = {"flops": work.flops, "bytes": work.bytes, "roofline_ns": work.roofline_ns(hw), "expected_ns": expected}
         outputs = Program(known).bind(bound).outputs
-        return Program({name: expr for name, expr in outputs.items() if not _hardware_symbols(Program({name: expr}))})
+        return Program({name: expr for name, expr in outputs.items() if not _reads_hardware(expr)})
 
     @cached_property
     def _limits(self) -> Program:
@@ -211,8 +199,8 @@ class Featurizer:
         return features
 
 
-def _hardware_symbols(program: Program) -> list[str]:
-    return [item.name for item in program.symbols if item.name.startswith("hw.")]
+def _reads_hardware(expr: Expr) -> bool:
+    return any(item.name.startswith("hw.") for item in Program({"": expr}).symbols)
 
 
 def _refuse_unusable(features: Floats, names: Sequence[str], frame: pl.DataFrame) -> None:
@@ -225,3 +213,120 @@ def _refuse_unusable(features: Floats, names: Sequence[str], frame: pl.DataFrame
         values = {name: value for name, value in frame.row(row, named=True).items() if name.startswith(("problem.", "config."))}
         shown = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
         raise InvalidValue(f"feature '{names[column]}' is {features[row, column]} for {shown}: fix its formula")
+
+
+# A time is learned relative to what the declared work takes at a device's rates. How high these are matters little, for a
+# constant factor is learned too. Without them a model would have to learn from the sizes alone how times grow with the work,
+# and it errs far more between and beyond the sizes that were measured. So rates that a profile lacks are those that the
+# fastest rows of a table reached.
+# This share of the problems stays below the rate with its fastest config: one wrong label is not a peak.
+FASTEST = 0.95
+
+
+@dataclass(frozen=True)
+class TimedRows:
+    """Rows with their times (NaN: failed), and the problem and device of each."""
+
+    rows: Rows
+    time_ns: Floats
+    problem: Ints
+    device: Ints
+
+
+def with_rates(timed: TimedRows, devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The devices with the rates that they lack, or that an op without a dtype exceeds; those that have estimates keep them."""
+    family, used = timed.rows.family, _used(timed)
+    lacking = [() if device.estimated else rates.unknown(family, device, used[place]) for place, device in enumerate(devices)]
+    # Links are measured by no single device; without work there is nothing to compare a time with.
+    if any(name not in (rates.BANDWIDTH, *dtypes.CODES) for names in lacking for name in names):
+        return tuple(devices)
+    if family.op.dtype is None and PEAK in rates.read(family):
+        lacking = [
+            # Rows of an op without a dtype may be faster than the peak rate of the implied one.
+            (dtypes.IMPLIED,)
+            if not names
+            and not device.estimated
+            and (_reached(timed, timed.device == place, dtypes.IMPLIED) or 0.0) > device.peak_tflops[dtypes.IMPLIED]
+            else names
+            for place, (device, names) in enumerate(zip(devices, lacking, strict=True))
+        ]
+    return _estimated(timed, devices, lacking)
+
+
+def rates_again(timed: TimedRows, devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The devices with the same rates estimated from other rows."""
+    return _estimated(timed, devices, [tuple(device.estimated) for device in devices])
+
+
+def at_rates(rows: Rows, devices: Sequence[Device]) -> Rows:
+    """The rows with their work at the rates of the devices, estimated ones too; the features stay."""
+    number = np.zeros(len(rows), np.int64) if rows.device is None else rows.device
+    parts: list[tuple[Ints, Rows]] = []
+    for place, device in enumerate(devices):
+        own = np.flatnonzero(number == place)
+        if len(own):
+            frame = rows.frame[own]
+            parts.append((own, Featurizer(rows.family, device, _labels(frame)).describe(frame)))
+
+    def column(values: Sequence[Floats | None]) -> Floats | None:
+        whole = np.full(len(rows), np.nan)
+        for (own, _), part in zip(parts, values, strict=True):
+            if part is None:
+                return None
+            whole[own] = part
+        return whole
+
+    roofline, expected = ([part.roofline_ns for _, part in parts], [part.expected_ns for _, part in parts])
+    return replace(rows, roofline_ns=column(roofline), expected_ns=column(expected))
+
+
+def _estimated(timed: TimedRows, devices: Sequence[Device], lacking: Sequence[Sequence[str]]) -> tuple[Device, ...]:
+    """The devices with these rates; what the rows do not say of one device is what is usual for the others."""
+    if not any(lacking):
+        return tuple(devices)
+    reached = [
+        {name: value for name in names if (value := _reached(timed, timed.device == place, name)) is not None}
+        for place, names in enumerate(lacking)
+    ]
+    usual = [{**device.numbers, **device.peak_tflops, **found} for device, found in zip(devices, reached, strict=True)]
+    made = []
+    for device, names, found in zip(devices, lacking, reached, strict=True):
+        whole = {name: found.get(name) or _usual(usual, name) for name in names}
+        known = {name: value for name, value in whole.items() if value is not None}
+        made.append(replace(device, estimated=known if len(known) == len(whole) else {}) if names else device)
+    return tuple(made)
+
+
+def _reached(timed: TimedRows, own: Flags, name: str) -> float | None:
+    """The rate that the fastest rows of a device reached; None: no row says."""
+    work = timed.rows.bytes if name == rates.BANDWIDTH else timed.rows.flops
+    if name != rates.BANDWIDTH and timed.rows.family.op.dtype is not None:
+        own = own & (timed.rows.frame["problem.dtype"] == name).to_numpy()
+    if work is None:
+        return None
+    known = own & np.isfinite(timed.time_ns) & (work > 0)
+    if not known.any():
+        return None
+    frame = pl.DataFrame({"problem": timed.problem[known], "rate": work[known] / timed.time_ns[known]})
+    best = frame.group_by("problem").max()["rate"].sort().to_numpy()
+    # Bytes per ns are GB/s, FLOP per ns GFLOP/s.
+    rate = float(np.quantile(best, FASTEST, method="lower")) / (1.0 if name == rates.BANDWIDTH else 1e3)
+    return min(max(rate, SMALLEST), LARGEST)
+
+
+def _usual(known: Sequence[Mapping[str, float]], name: str) -> float | None:
+    """The median of a rate over devices; of a dtype that none has, that of the other dtypes."""
+    found = [item[name] for item in known if name in item]
+    if not found and name in dtypes.CODES:
+        found = [value for item in known for other, value in item.items() if other in dtypes.CODES]
+    return float(np.median(found)) if found else None
+
+
+def _used(timed: TimedRows) -> list[tuple[str, ...] | None]:
+    """The dtypes of the rows of each device."""
+    places = range(int(timed.device.max()) + 1 if len(timed.device) else 0)
+    return [_labels(timed.rows.frame.filter(pl.Series(timed.device == place))) for place in places]
+
+
+def _labels(frame: pl.DataFrame) -> tuple[str, ...] | None:
+    return tuple(frame["problem.dtype"].unique().sort()) if "problem.dtype" in frame.columns else None

@@ -170,7 +170,8 @@ def fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
     The rows may be those of `read_measurements` or all columns of a dataset. As in `merge`, rows that are equal in every cell
     are one measurement given twice, not a repeat without noise.
     """
-    rows = _given_once(rows if CELLS in rows.columns else _narrowed(family, rows))
+    rows = rows if CELLS in rows.columns else _narrowed(family, rows)
+    rows = (schema.distinct_rows(rows) if rows[CELLS].is_duplicated().any() else rows).drop(CELLS)
     # If configs are compared, the median of an even number is the faster of the two in the middle: disturbances only slow
     # a measurement down. If only times are predicted, that would make them too short.
     keys = rows["key"].hash(0)
@@ -188,10 +189,6 @@ def fold_repeats(family: Family, rows: pl.DataFrame) -> pl.DataFrame:
     ]
     _refuse_contradictions(family, [part.filter(pl.col("spread") > CONTRADICTION) for part in folded])
     return pl.concat([_measured_once(family, rows.filter(~repeated)), *(part.drop("key", "spread") for part in folded)])
-
-
-def _given_once(rows: pl.DataFrame) -> pl.DataFrame:
-    return (schema.distinct_rows(rows) if rows[CELLS].is_duplicated().any() else rows).drop(CELLS)
 
 
 _OK = pl.col("status") == "ok"

@@ -19,8 +19,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.data.filters import Condition, SoftwareRows
 from kerncast.errors import InvalidValue
 from kerncast.learning.scoring.trials import Trials
-from kerncast.learning.tables import rated
-from kerncast.learning.tables.feature_rows import Featurizer, Rows, joined
+from kerncast.learning.tables.feature_rows import Featurizer, Rows, TimedRows, at_rates, joined, rates_again, with_rates
 from kerncast.learning.tables.measurements import Folded, ProblemSample, read_measurements, resolved_software, stacked
 from kerncast.library.declared.declaration import refuse_another_draft
 from kerncast.library.declared.family_file import SUFFIX, family_named
@@ -160,13 +159,13 @@ class Table:
         parts = self.take(seen), self.take(judged)
         if not any(device.estimated for device in self.devices):
             return parts
-        devices = rated.again(parts[0]._timed, self.devices)
-        learned, held = (replace(part, devices=devices, rows=rated.at_rates(part.rows, devices)) for part in parts)
+        devices = rates_again(parts[0]._timed, self.devices)
+        learned, held = (replace(part, devices=devices, rows=at_rates(part.rows, devices)) for part in parts)
         return learned, held
 
     @property
-    def _timed(self) -> rated.Timed:
-        return rated.Timed(self.rows, self.time_ns, self.problem, self.device)
+    def _timed(self) -> TimedRows:
+        return TimedRows(self.rows, self.time_ns, self.problem, self.device)
 
     @property
     def device_names(self) -> pl.Series:
@@ -301,8 +300,8 @@ def table_of(family: Family, measured: Folded, machines: dict[str, Device], dige
         conditions=measured.conditions,
         device_software=measured.device_software,
     )
-    devices = rated.with_rates(table._timed, table.devices)
-    return table if devices == table.devices else replace(table, devices=devices, rows=rated.at_rates(table.rows, devices))
+    devices = with_rates(table._timed, table.devices)
+    return table if devices == table.devices else replace(table, devices=devices, rows=at_rates(table.rows, devices))
 
 
 def _machine(name: str, family: Family, holders: Sequence[Dataset], where: Sequence[Condition]) -> Device:

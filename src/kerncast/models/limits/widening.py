@@ -282,6 +282,8 @@ def known_measure(known: Mapping[str, object]) -> str | None:
 
 def fit_beyond(errors: Errors, edges_ns: Floats, below: Floats, above: Floats, sizes: Sizes) -> Beyond | None:
     """Calibrate on what is outside the range of its predictor; `below` and `above` are halves by band of predicted time."""
+    from scipy.optimize import nnls
+
     assert errors.octaves is not None
     octaves = errors.octaves
     band = np.searchsorted(edges_ns, errors.predicted_ns, side="right")
@@ -293,7 +295,10 @@ def fit_beyond(errors: Errors, edges_ns: Floats, below: Floats, above: Floats, s
         outside = far > 0.0
         if len(np.unique(errors.problem[outside])) < FEWEST_PROBLEMS:
             return None
-        growth = _growth(far[outside], np.abs(ratio[outside]))
+        # By what share of itself the error at the edge of the range grows with each octave.
+        line = np.stack([np.ones(int(outside.sum())), far[outside]], axis=1)
+        (start, slope), _ = nnls(line, np.minimum(np.abs(ratio[outside]), MOST))
+        growth = float(min(slope / max(start, 0.1), MOST))
         low, high = tails(ratio[outside] / (1.0 + growth * far[outside]), errors.problem[outside])
         bands = int(np.clip(np.ceil(FURTHER * far.max() / BAND), 1, MOST_BANDS))
         wider = 1.0 + growth * BAND * (np.arange(bands)[:, None] + 0.5)
@@ -302,11 +307,3 @@ def fit_beyond(errors: Errors, edges_ns: Floats, below: Floats, above: Floats, s
     lower = np.concatenate([small_lower[::-1], [ones], large_lower]).tolist()
     upper = np.concatenate([small_upper[::-1], [ones], large_upper]).tolist()
     return Beyond(sizes, len(small_lower), tuple(map(tuple, lower)), tuple(map(tuple, upper)))
-
-
-def _growth(far: Floats, ratio: Floats) -> float:
-    """By what share of itself the error at the edge of the range grows with each octave."""
-    from scipy.optimize import nnls
-
-    (start, slope), _ = nnls(np.stack([np.ones(len(far)), far], axis=1), np.minimum(ratio, MOST))
-    return float(min(slope / max(start, 0.1), MOST))

@@ -168,15 +168,11 @@ def _limit(pairs: Pairs, ok: Flags, allowed: float) -> float:
     return max(float(np.log1p(allowed)), TIE_SIGMAS * float(np.median(known)) if len(known) else 0.0)
 
 
-def _by_problem(pairs: Pairs, ok: Flags, values: Floats) -> list[Floats]:
-    return [values[ok & (pairs.problem == number)] for number in np.unique(pairs.problem[ok])]
-
-
 def _times(pairs: Pairs, ok: Flags) -> tuple[DriftFigure, DriftFigure]:
     """The common factor (median of the medians of each problem), and the median distance from it."""
     with np.errstate(invalid="ignore"):
         moved = np.log(pairs.now_ns / pairs.then_ns)
-    each = _by_problem(pairs, ok, moved)
+    each = [moved[ok & (pairs.problem == number)] for number in np.unique(pairs.problem[ok])]
     medians = np.array([np.median(part) for part in each])
     location = float(np.median(medians))
     beside = np.array([np.median(np.abs(part - location)) for part in each])

@@ -200,7 +200,14 @@ class Store:
         words = name.strip("/").split("/")
         found = [entry for entry in there if _holds(entry.id.split("/"), words)]
         found = found or [entry for entry in there if name.strip("/") and name.strip("/") in entry.id]
-        found = found or [entry for entry in there if _is_named_by(entry, name)]
+        # By the name of the model in a reply: `gemm/cpu@local#3f2a91c0`, or the end of it.
+        place, _, checksum = name.rpartition("#")
+        if len(checksum) >= SHORTEST_CHECKSUM:
+            found = found or [
+                entry
+                for entry in there
+                if entry.record.checksum.startswith(checksum) and place in ("", f"{entry.family}@{entry.device}")
+            ]
         if len(found) == 1:
             return found[0]
         if found:
@@ -383,13 +390,6 @@ def _figures(model: Model) -> dict[str, Any]:
 
 def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def _is_named_by(entry: Entry, name: str) -> bool:
-    """Whether a reply would name the model so: `gemm/cpu@local#3f2a91c0`, or the end of it."""
-    place, _, checksum = name.rpartition("#")
-    beginning = len(checksum) >= SHORTEST_CHECKSUM and entry.record.checksum.startswith(checksum)
-    return beginning and place in ("", f"{entry.family}@{entry.device}")
 
 
 def _holds(whole: Sequence[str], words: Sequence[str]) -> bool:
