@@ -210,12 +210,12 @@ def test_what_no_family_has_stays_in_the_log(tmp_path):
 def test_bias_and_activation_are_read(tmp_path):
     """addmm's vector is a bias, oneDNN's attribute an activation; a matrix that is added is neither."""
     from kerncast.library.families.torch_products import gemm_problem
-    from kerncast.torch.describing import describe_choice, describe_inputs, describe_layout
+    from kerncast.torch.describing import describe_choice, describe_inputs, describe_tensor
 
     nodes, layout = linear()
     x, _, w = nodes
     transposed = Node([48, 32], [1, 48])
-    output = describe_layout(layout)
+    output = describe_tensor(layout)
     added = {name: describe_inputs([node, x, transposed]) for name, node in
              (("vector", Node([6, 32], [0, 1])), ("matrix", Node([6, 32], [32, 1])))}  # fmt: skip
     found = gemm_problem("addmm", added["vector"], output)

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kerncast.answering.measure import Timed
+from kerncast.answering.measure import TimedConfig
 from kerncast.errors import InvalidValue
 from kerncast.torch import validating
 from kerncast.torch.validation import Mode, ValidatedProduct, Validation
@@ -50,7 +50,7 @@ def measured(made_up, monkeypatch):
         times = {"tile": tile, "default": default, "aten": aten}
 
         def timed(backend, problem, configs, seconds):
-            return sorted((Timed(config, times[config["kind"]], 9) for config in configs), key=lambda item: item.time_ns)
+            return sorted((TimedConfig(config, times[config["kind"]], 9) for config in configs), key=lambda item: item.time_ns)
 
         monkeypatch.setattr(validating, "measure_top", timed)
         return validating.validate(model or made_up((4, 16)), shapes=[PROBLEM])

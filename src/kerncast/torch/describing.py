@@ -39,34 +39,21 @@ TILE_SHAPE = re.compile(r"\((-?\d+), (-?\d+), (-?\d+)\)")
 
 def describe_inputs(nodes: Iterable[Any]) -> list[Described]:
     """The tensors that IR nodes stand for."""
-    return [_tensor(node) for node in nodes]
+    return [describe_tensor(node) for node in nodes]
 
 
-def describe_layout(layout: Any) -> Described:
-    """The tensor that a layout stands for."""
-    return _tensor(layout)
-
-
-def _tensor(node: Any) -> Described:
-    """A node or a layout: the one has `get_size()`, the other `size`."""
-    found: Described = {}
-    for name, read in (("size", _numbers), ("stride", _numbers), ("dtype", _word), ("device", str)):
-        value = _said(node, f"get_{name}", name)
+def describe_tensor(node: Any) -> Described:
+    """The tensor that an IR node or a layout stands for: the one has `get_size()`, the other `size`."""
+    told: Described = {}
+    for name in ("size", "stride", "dtype", "device"):
+        try:
+            getter = getattr(node, f"get_{name}", None)
+            value = getter() if callable(getter) else getattr(node, name, None)
+        except Exception:  # a layout that is not decided yet, a node without one
+            continue
         if value is not None:
-            found[name] = read(value)
-    return found
-
-
-def _said(node: Any, method: str, attribute: str) -> Any:
-    try:
-        getter = getattr(node, method, None)
-        return getter() if callable(getter) else getattr(node, attribute, None)
-    except Exception:  # a layout that is not decided yet, a node without one
-        return None
-
-
-def _numbers(values: Iterable[Any]) -> list[int | str]:
-    return [_number(value) for value in values]
+            told[name] = [_number(item) for item in value] if name in ("size", "stride") else str(value).removeprefix("torch.")
+    return told
 
 
 def _number(value: Any) -> int | str:
@@ -114,10 +101,14 @@ def describe_choice(choice: Any) -> Described:
     `kind` is `default` (Inductor's own C++ kernel), `tile` (one of kerncast's, with its `config`), `extern`, `triton` (with
     `template` and `params`), `cutlass`, `ck`, or the class for what is none of these.
     """
-    inner = _unwrapped(choice)
-    if _is_unrendered(inner):
+    inner = choice
+    for _ in range(8):  # inside the wrappers that prepare its inputs
+        wrapped = getattr(inner, "__dict__", {}).get("_wrapped")
+        inner = inner if wrapped is None else wrapped
+    if not hasattr(type(inner), "benchmark") and hasattr(inner, "params") and hasattr(inner, "template"):
         return _unrendered(inner)
-    kind = _kind(inner)
+    names = [base.__name__ for base in type(inner).__mro__]
+    kind = next((KINDS[name] for name in names if name in KINDS), names[0])
     found: Described = {"kind": kind, "name": plain(_get(inner, "name")), "description": plain(_get(inner, "description"))}
     if kind == "cpp":
         return found | _cpp(_get(inner, "template"))
@@ -126,25 +117,6 @@ def describe_choice(choice: Any) -> Described:
     if kind == "triton":
         return found | _triton(inner, str(found["name"]))
     return found | {"info": plain(_called(inner, "info_dict") or {})}
-
-
-def _unwrapped(choice: Any) -> Any:
-    """The choice inside the wrappers that prepare its inputs."""
-    for _ in range(8):
-        inner = getattr(choice, "__dict__", {}).get("_wrapped")
-        if inner is None:
-            break
-        choice = inner
-    return choice
-
-
-def _is_unrendered(choice: Any) -> bool:
-    return not hasattr(type(choice), "benchmark") and hasattr(choice, "params") and hasattr(choice, "template")
-
-
-def _kind(choice: Any) -> str:
-    names = [base.__name__ for base in type(choice).__mro__]
-    return next((KINDS[name] for name in names if name in KINDS), names[0])
 
 
 def _get(owner: Any, name: str) -> Any:
@@ -266,19 +238,16 @@ def problem_of(layout: Any, nodes: Sequence[Any], threads: int, node: Any = None
     problem: dict[str, Any] = {"M": m, "N": n, "K": k, "dtype": dtype, "layout": "rcr", "threads": threads}
     if outer > k and m > 1:
         problem["lda"] = outer
-    return problem | epilogue_of(node, has_bias)
-
-
-def epilogue_of(node: Any, has_bias: bool = False) -> dict[str, Any]:
-    """Bias and activation of a product, as far as they follow it immediately and nothing else reads what is between."""
+    # Bias and activation, as far as they follow the product immediately and nothing else reads what is between.
     name = name_of(node)
-    bias = has_bias or (name in BIAS and len(node.args) > BIAS[name] and node.args[BIAS[name]] is not None)
+    if has_bias or (name in BIAS and len(node.args) > BIAS[name] and node.args[BIAS[name]] is not None):
+        problem["bias"] = True
     activation = ATTRIBUTES.get(node.args[ATTRIBUTE[name]]) if name in ATTRIBUTE and len(node.args) > ATTRIBUTE[name] else None
     while activation is None and node is not None:
         users = list(getattr(node, "users", ()))
         activation = ACTIVATIONS.get(tuple(sorted(map(_use, users))))
         node = users[0] if len(users) == 1 and name_of(users[0]) in PASSED else None
-    return ({"bias": True} if bias else {}) | ({"activation": activation} if activation else {})
+    return problem | ({"activation": activation} if activation else {})
 
 
 def _use(node: Any) -> str:
@@ -328,7 +297,8 @@ def flex_asked(node: Any = None) -> tuple[dict[str, Any] | str, tuple[int, int]]
         rows, columns = node.args[MASK][BLOCKS]
         if type(rows) is not int or type(columns) is not int:
             return "the blocks of the mask are not known numbers", (0, 0)
-        return flex_problem(inputs, _score_function(node)), (rows, columns)
+        module = getattr(node.graph.owning_module, str(node.args[SCORE].target))
+        return flex_problem(inputs, describe_score_function(module.graph)), (rows, columns)
     except Exception as error:  # an operator of another version
         return f"the operator cannot be read ({type(error).__name__}: {error})", (0, 0)
 
@@ -341,8 +311,3 @@ def _graph_tensor(value: Any) -> Described:
 def _plain(number: Any) -> int | str:
     """A dynamic size stays a text: asking for its number would fix it."""
     return number if type(number) is int else str(number)
-
-
-def _score_function(node: Any) -> dict[str, int]:
-    module = getattr(node.graph.owning_module, str(node.args[SCORE].target))
-    return describe_score_function(module.graph)

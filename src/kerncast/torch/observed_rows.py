@@ -144,13 +144,20 @@ def _read_log(path: Path, dataset: Dataset, found: _RowsSoFar) -> bool:
     if header is None or header.format != FORMAT or header.version > VERSION:
         found.left_out["a log whose first line is damaged or of a later version"] += 1
         return False
-    records = [(number, line) for number, line in enumerate(lines[1:], 1)]
-    parsed = [(number, _autotune(line)) for number, line in records]
-    cpu = _cpu_of(header, dataset)
-    if cpu is None and any(item is not None and _is_on_cpu(item) for _, item in parsed):
+    parsed: list[ObservedAutotune | None] = []
+    for text in lines[1:]:
+        try:
+            parsed.append(None if text is None else msgspec.convert(decode_json(text, dict[str, Any]), ObservedAutotune))
+        except msgspec.DecodeError:
+            parsed.append(None)
+    # The CPU that the log was written on: this one, with its measured speed, or one that the dataset knows already.
+    name = header.cpu.get("name")
+    known = next((item.device for item in dataset.contents.devices if item.name == name), None)
+    cpu = _this_cpu() if name == devices.local().name else known
+    if cpu is None and any(item is not None and _is_on_cpu(item) for item in parsed):
         found.left_out["a log of another machine, which is left for it"] += 1
         return False
-    for number, item in parsed:
+    for number, item in enumerate(parsed, 1):
         if item is None:
             found.left_out["a line that was cut off or is damaged"] += 1
             continue
@@ -159,23 +166,8 @@ def _read_log(path: Path, dataset: Dataset, found: _RowsSoFar) -> bool:
     return True
 
 
-def _autotune(line: bytes | None) -> ObservedAutotune | None:
-    try:
-        return None if line is None else msgspec.convert(decode_json(line, dict[str, Any]), ObservedAutotune)
-    except msgspec.DecodeError:
-        return None
-
-
 def _is_on_cpu(item: ObservedAutotune) -> bool:
     return item.output.get("device") == "cpu"
-
-
-def _cpu_of(header: LogHeader, dataset: Dataset) -> Device | None:
-    """The CPU that a log was written on: this one, with its measured speed, or one that the dataset knows already."""
-    name = header.cpu.get("name")
-    if name == devices.local().name:
-        return _this_cpu()
-    return next((item.device for item in dataset.contents.devices if item.name == name), None)
 
 
 @cache

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerncast.errors import NotFound
 from kerncast.measuring.backends.inductor.build import cpu_software
-from kerncast.torch.describing import describe_choice, describe_inputs, describe_layout, describe_score_function
+from kerncast.torch.describing import describe_choice, describe_inputs, describe_score_function, describe_tensor
 from kerncast.torch.observed_log import FOLDER, ObservedLog, refuse_foreign
 from kerncast.torch.reporting import say, say_what_is_off
 from kerncast.torch_entry import MODEL, OBSERVE
@@ -61,15 +61,11 @@ def _gpu_software() -> dict[str, str]:
     version = torch.version
     if getattr(version, "hip", None) or getattr(version, "cuda", None):
         found["runtime"] = f"rocm {version.hip}" if version.hip else f"cuda {version.cuda}"
-    driver = next((text for text in map(_read, DRIVERS) if text), None)
-    return found | ({"driver": driver} if driver else {})
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""
+    for path in DRIVERS:
+        with contextlib.suppress(OSError):
+            if text := Path(path).read_text().strip():
+                return {**found, "driver": text}
+    return found
 
 
 @cache
@@ -121,7 +117,9 @@ class Observer:
             refuse_foreign(self.path)
             self._listener = _Listener.at(self.path)
             if self.again:
-                self._patches.enter_context(_without_cached_timings())
+                config = import_module("torch._inductor.config")
+                if hasattr(config, "autotune_local_cache"):
+                    self._patches.enter_context(config.patch(autotune_local_cache=False))
         return self
 
     def stop(self) -> Observer:
@@ -275,16 +273,6 @@ def _selecting() -> Any:
     return module
 
 
-@contextlib.contextmanager
-def _without_cached_timings() -> Iterator[None]:
-    config = import_module("torch._inductor.config")
-    if not hasattr(config, "autotune_local_cache"):
-        yield
-        return
-    with config.patch(autotune_local_cache=False):
-        yield
-
-
 # -- a record ------------------------------------------------------------------------------------------
 
 
@@ -292,7 +280,7 @@ def _record(timings: Mapping[Any, float], name: str, nodes: Sequence[Any], choic
     """Everything that is known about an autotune."""
     torch = sys.modules["torch"]
     layout = next((getattr(choice, "layout", None) for choice in choices), None)
-    output = {} if layout is None else describe_layout(layout)
+    output = {} if layout is None else describe_tensor(layout)
     # Choices that did not compile are in neither; those that were not timed are only in `choices`.
     listed = {**dict.fromkeys(choices), **timings}
     device = str(output.get("device", "cpu"))
@@ -302,7 +290,11 @@ def _record(timings: Mapping[Any, float], name: str, nodes: Sequence[Any], choic
         "timed": _timed_now(),
         "inputs": describe_inputs(nodes),
         "output": output,
-        "choices": [describe_choice(choice) | _time(ms) for choice, ms in listed.items()],
+        # Milliseconds; null: it failed. A choice that was not timed has none.
+        "choices": [
+            describe_choice(choice) | ({} if ms is None else {"ms": float(ms) if math.isfinite(ms) else None})
+            for choice, ms in listed.items()
+        ],
         "threads": torch.get_num_threads(),
         "precision": torch.get_float32_matmul_precision(),
         "software": software(device.partition(":")[0]),
@@ -312,13 +304,6 @@ def _record(timings: Mapping[Any, float], name: str, nodes: Sequence[Any], choic
     if name == "flex_attention":
         record["mod"] = _score_function()
     return record
-
-
-def _time(ms: float | None) -> dict[str, Any]:
-    """Milliseconds; null: it failed. A choice that was not timed has none."""
-    if ms is None:
-        return {}
-    return {"ms": float(ms) if math.isfinite(ms) else None}
 
 
 def _callers() -> Iterator[Any]:

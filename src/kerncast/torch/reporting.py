@@ -84,12 +84,6 @@ def say(why: str, error: object) -> None:
     log.warning("%s: %s", line(why), line(told))
 
 
-@cache
-def say_once(text: str) -> None:
-    """A line that would be the same each time."""
-    log.warning("%s", text)
-
-
 def say_what_is_off(variable: str) -> None:
     """Which settings are off that a variable's purpose needs. The program may turn them on itself, later."""
     config = import_module("torch._inductor.config")
@@ -101,10 +95,14 @@ def say_what_is_off(variable: str) -> None:
             )  # fmt: skip
 
 
+# A line that would be the same each time.
+_warn_once = cache(log.warning)
+
+
 def say_if_not_frozen() -> None:
     """For models that are compiled without gradients: with them, nothing can be frozen."""
     if not import_module("torch._inductor.config").freezing and not import_module("torch").is_grad_enabled():
-        say_once(
+        _warn_once(
             "freezing is off, so products with weights have one kernel on CPUs: set torch._inductor.config.freezing = True "
             "or TORCHINDUCTOR_FREEZING=1 before the model is compiled"
         )

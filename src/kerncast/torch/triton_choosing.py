@@ -26,7 +26,7 @@ from kerncast.errors import KerncastError
 from kerncast.library.families.inductor_templates import ATEN, config_of
 from kerncast.library.families.torch_products import gemm_problem
 from kerncast.torch.chooser import Abstain, Chooser, in_range
-from kerncast.torch.describing import describe_choice, describe_inputs, describe_layout
+from kerncast.torch.describing import describe_choice, describe_inputs, describe_tensor
 from kerncast.torch.reporting import Decision
 
 T = TypeVar("T")
@@ -68,9 +68,7 @@ def prune(
         every = [*choices, *_others(more, choices)]
         configs = [config_of(str(item.template.uid), _arguments(item)) for item in every]
         ranked = _rank(chooser, asked, configs, device)
-        kept, reason = _top(
-            chooser, ranked, [config is not None and _is_library(chooser.model.family, config) for config in configs]
-        )
+        kept, reason = _top(chooser, ranked, configs)
         kept |= {place for place in ranked.unknown if place < len(choices)}
         if not any(_renders(every[place], kernel_inputs) for place in sorted(kept)):  # ATen comes first
             raise Abstain("Inductor cannot render what the model chose")
@@ -124,7 +122,7 @@ def exhaustively(offered: Callable[[], list[T]]) -> list[T]:
 
 def _product(choices: Sequence[Any], kernel_inputs: Any, op_name: str) -> dict[str, Any]:
     """The problem of gemm that Inductor's inputs are; TF32 is an argument of the templates."""
-    output = describe_layout(kernel_inputs.output_layout(flexible=False))
+    output = describe_tensor(kernel_inputs.output_layout(flexible=False))
     said = gemm_problem(op_name, describe_inputs(kernel_inputs.nodes()), output, [describe_choice(item) for item in choices])
     if isinstance(said, str):
         raise Abstain(said)
@@ -181,7 +179,12 @@ def prune_flex(
             raise Abstain(problem)
         asked = in_range(chooser.model, problem)
         every = [*configs, *(item for item in more if item not in configs)]
-        said = [_flex_config(item) if _divides(item, blocks) else None for item in every]
+        said = [
+            {"BLOCK_M": item.block_m, "BLOCK_N": item.block_n, "num_stages": item.num_stages, "num_warps": item.num_warps}
+            if blocks[0] % item.block_m == 0 and blocks[1] % item.block_n == 0
+            else None
+            for item in every
+        ]
         ranked = _rank(chooser, asked, said, device)
         kept = ranked.order[: chooser.policy.top_k]
         if not kept:
@@ -192,19 +195,6 @@ def prune_flex(
     except Exception as error:  # as above
         given = None if isinstance(problem, str) else problem
         return list(configs), _abstention(chooser, op, given, len(configs), error, began)
-
-
-def _flex_config(config: Any) -> dict[str, Any]:
-    return {
-        "BLOCK_M": config.block_m,
-        "BLOCK_N": config.block_n,
-        "num_stages": config.num_stages,
-        "num_warps": config.num_warps,
-    }
-
-
-def _divides(config: Any, blocks: tuple[int, int]) -> bool:
-    return bool(blocks[0] % config.block_m == 0 and blocks[1] % config.block_n == 0)
 
 
 # -- both ----------------------------------------------------------------------------------------------
@@ -258,16 +248,12 @@ def _measured_alike(chooser: Chooser, config: Mapping[str, Any]) -> bool:
     return True
 
 
-def _is_library(family: Family, config: Mapping[str, Any]) -> bool:
-    named = all(config.get(name) == value for name, value in family.library.items())
-    return named and all(config.get(name) is None for name in family.config.optional)
-
-
-def _top(chooser: Chooser, ranked: _Ranked, library: Sequence[bool]) -> tuple[set[int], str]:
+def _top(chooser: Chooser, ranked: _Ranked, configs: Sequence[Mapping[str, Any] | None]) -> tuple[set[int], str]:
     """The best `top_k`, and the library's kernel and the best tile both unless one of them is surely better."""
-    kept = set(ranked.order[: chooser.policy.top_k])
-    ours = next((place for place in ranked.order if not library[place]), None)
-    theirs = [place for place in ranked.order if library[place]]
+    family, kept = chooser.model.family, set(ranked.order[: chooser.policy.top_k])
+    usual = {**dict.fromkeys(family.config.optional), **family.library}
+    theirs = [place for place in ranked.order if all((configs[place] or {}).get(name) == is_ for name, is_ in usual.items())]
+    ours = next((place for place in ranked.order if place not in theirs), None)
     if ours is None or not theirs:
         return kept, ""
     if chooser.confidence.sure(ranked.time_ns[theirs[0]], ranked.time_ns[ours]):

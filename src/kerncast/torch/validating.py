@@ -75,7 +75,10 @@ def compare_modes(
     compiled = []
     # Weights are frozen, and everything is compiled in this process and by its children, so that the time can be told.
     with config.patch(freezing=True, compile_threads=1), torch.no_grad():
-        _warm_headers()
+        with _empty_caches():  # the precompiled headers
+            layer = torch.nn.Linear(16, 16).eval()
+            options: dict[str, Any] = {"max_autotune": True, "max_autotune_gemm_backends": "CPP"}
+            torch.compile(layer, options=options, dynamic=False)(torch.ones(4, 16))
         for number, (name, options) in enumerate(modes.items()):
             progress.stage(f"compiling: {name}", number + 1, len(modes) + 1)
             compiled.append(_compile(name, module, call, options))
@@ -85,14 +88,6 @@ def compare_modes(
         Mode(item.name, item.cpu_seconds, item.seconds, statistics.median(item.times), item.timed, item.difference)
         for item in compiled
     ]
-
-
-def _warm_headers() -> None:
-    torch = import_module("torch")
-    layer = torch.nn.Linear(16, 16).eval()
-    options = {"max_autotune": True, "max_autotune_gemm_backends": "CPP"}
-    with _empty_caches():
-        torch.compile(layer, options=options, dynamic=False)(torch.ones(4, 16))
 
 
 def _empty_caches() -> Any:
