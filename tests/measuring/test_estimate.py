@@ -10,7 +10,7 @@ from kerncast.library.declared.family_file import family_named
 from kerncast.measuring import estimate
 from kerncast.measuring import run as active
 from kerncast.measuring.collection import Collection, Request
-from kerncast.measuring.plan import planned
+from kerncast.measuring.plan import VectorChoice
 from kerncast.measuring.sweeping import sweep as sweeps
 from kerncast.testing.backends import QUICK
 
@@ -70,8 +70,8 @@ def test_a_count_that_takes_long_is_an_estimate(monkeypatch):
 
 def test_candidates_of_an_active_choice_are_bounded(tmp_path, monkeypatch):
     """Every problem keeps some configs; vectors from a folder are thinned to a share that depends on them alone."""
-    found = planned(TRITON, **CHOSEN, device=devices.get("a100"), most_candidates=1000)
-    blocks = pl.concat(list(found.blocks()))
+    found = VectorChoice(TRITON, **CHOSEN, most_candidates=1000).planned(devices.get("a100"))
+    blocks = pl.concat(list(found.source.iter_blocks()))
     assert found.total == blocks.height <= 1000
     assert blocks.select(pl.col("problem.M", "problem.N")).unique().height == 32
 

@@ -1,5 +1,6 @@
 """Regeneration: every stage once, from wherever it stopped; nothing worse gets into the store."""
 
+import dataclasses
 import json
 import shutil
 from functools import partial
@@ -13,6 +14,7 @@ from kerncast.core.progress import Progress
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library.registry import FAMILIES
+from kerncast.measuring.plan import Runner
 from kerncast.models.model import Model
 from kerncast.models.store.entry import ENTRY
 from kerncast.models.store.store import Store
@@ -112,10 +114,8 @@ def test_a_run_that_was_stopped_goes_on_and_ends_the_same(routine, reference, tm
 
 def test_a_half_measured_collection_goes_on(routine, reference, tmp_path, monkeypatch):
     """A stop in the middle of measuring is an unfinished outcome; every row is measured once."""
-    from kerncast.regenerating import loop
-
-    real = loop.Request
-    monkeypatch.setattr(loop, "Request", lambda *args, **options: real(*args, **options, budget_seconds=0.0, chunk_size=8))
+    real = Runner.request
+    monkeypatch.setattr(Runner, "request", lambda *args: dataclasses.replace(real(*args), budget_seconds=0.0, chunk_size=8))
     (outcome,) = regenerate(load(routine), Store.open(tmp_path / "store"), tmp_path / "work", progress=Watched())
     assert not outcome.finished
     assert outcome.reasons == ["stopped during collect"]

@@ -34,7 +34,6 @@ from kerncast.library.devices import read_profile
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.backends.cpu.machine import keep_rates, kept_rates
 from kerncast.measuring.sweeping import Vectors
-from kerncast.measuring.sweeping.pool import keep_configs, kept_configs
 from kerncast.models.model import Model
 from kerncast.models.store.store import Store
 from kerncast.native.build import compiled
@@ -240,19 +239,9 @@ def _caches(made: Mapping[str, Path], folder: Path) -> Iterator[Subject]:
     for file in ("tiers.npz", "tiers.sum"):
         yield Subject(f"cache of {file}", kept, file, {"select": tiers}, repaired=lambda whole, after: after is None)
 
-    configs = folder / "configs.parquet"
-    (folder / "pools").mkdir()
-    keep_configs(folder / "pools" / configs.name, vectors())
-    again = lambda whole, after: after is None  # noqa: E731
-
-    def listed(path: Path) -> Any:
-        return kept_configs(path / configs.name)
-
-    for name in (configs.name, "configs.sum"):
-        yield Subject(f"cache of configs: {name}", folder / "pools", name, {"sweep": listed}, repaired=again)
     rates = folder / "rates"
     keep_rates(rates, {"clock_mhz": 2500.0, "fp32": 0.25, "bandwidth_gb_s": 12.5})
-    yield Subject("cache of measured rates", rates, "", {"collect": kept_rates}, repaired=again)
+    yield Subject("cache of measured rates", rates, "", {"collect": kept_rates}, repaired=lambda whole, after: after is None)
 
     def object_file(path: Path) -> Any:
         before = os.environ.get("KERNCAST_CACHE")

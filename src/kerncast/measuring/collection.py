@@ -8,7 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -283,7 +283,7 @@ class Collection:
         groups = self.known.unsure(self.request.chunk_size)
         limit = self.request.second_visit_seconds
         if limit is not None:  # some of every kind rather than the first ones
-            groups = groups.shuffled(self.request.policy.seed)
+            groups = replace(groups, seed=self.request.policy.seed)
         self.summary.revisited = self._again(devices, "unsteady vectors measured again", groups, limit)
 
     def race(self, devices: Devices) -> None:

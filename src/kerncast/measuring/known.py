@@ -1,7 +1,8 @@
 """What is known of the vectors of a running collection: which are done, how fast they were, which to measure again.
 
 There may be millions of vectors. What they are is in the journal; only numbers and the positions of their lines are held, in
-columns sorted by the hash of a key."""
+columns sorted by the hash of a key.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import random
 import re
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -141,14 +142,16 @@ class KeyedColumns:
 
     def marked(self, keys: pl.Series, name: str, mark: int) -> Flags:
         """For which of some keys a flag is set."""
-        asked, number = digests(keys), self._names.index(name)
-        found = _flagged(self._keys, self._all[name][: self._size], asked, mark)
-        if self._waiting:
-            waiting = np.array(list(self._waiting), self._all_keys.dtype)
-            order = np.argsort(waiting)
-            flags = np.array([row[number] for row in self._waiting.values()], self._all[name].dtype)
-            found |= _flagged(waiting[order], flags[order], asked, mark)
-        return found
+        self._sort_in()
+        wanted = digests(keys)
+        if not self._size or not len(wanted):
+            return np.zeros(len(wanted), dtype=bool)
+        # In order, so that each search begins near the end of the one before: a third less time, sorting included.
+        order = np.argsort(wanted)
+        places = np.minimum(np.searchsorted(self._keys, wanted[order]), self._size - 1)
+        flags = np.empty(len(wanted), bool)
+        flags[order] = (self._keys[places] == wanted[order]) & (self._all[name][places] & mark != 0)
+        return flags
 
     def _sort_in(self) -> None:
         if not self._waiting:
@@ -164,17 +167,6 @@ class KeyedColumns:
             _insert(values, self._size, places, added)
         self._size += len(new)
         self._waiting.clear()
-
-
-def _flagged(keys: Array, flags: Array, asked: Array, mark: int) -> Flags:
-    """For which of some keys a flag is set, by a sorted list of keys and their flags."""
-    if not len(keys) or not len(asked):
-        return np.zeros(len(asked), dtype=bool)
-    # In order, so that each search begins near the end of the one before: a third less time, sorting included.
-    order = np.argsort(asked)
-    places, found = np.minimum(np.searchsorted(keys, asked[order]), len(keys) - 1), np.empty(len(asked), bool)
-    found[order] = (keys[places] == asked[order]) & (flags[places] & mark != 0)
-    return found
 
 
 def _widened(values: Array, size: int, room: int) -> Array:
@@ -212,24 +204,18 @@ class Groups:
 
     places: Ints
     ends: Ints
-    order: Ints
-    """In which order the groups are measured."""
-
-    @classmethod
-    def of(cls, places: Ints, ends: Ints) -> Groups:
-        return cls(places, ends, np.arange(len(ends)))
+    seed: int | None = None
+    """The groups are measured in an order that this draws; None: in theirs."""
 
     @property
     def vectors(self) -> int:
         return len(self.places)
 
-    def shuffled(self, seed: int) -> Groups:
-        order = self.order.tolist()
-        random.Random(seed).shuffle(order)
-        return replace(self, order=np.array(order, np.int64))
-
     def __iter__(self) -> Iterator[Ints]:
-        for group in self.order.tolist():
+        order = list(range(len(self.ends)))
+        if self.seed is not None:
+            random.Random(self.seed).shuffle(order)
+        for group in order:
             yield self.places[self.ends[group - 1] if group else 0 : self.ends[group]]
 
 
@@ -349,14 +335,14 @@ class KnownVectors:
         flags = self._vectors.column("flags")
         places = np.sort(self._vectors.column("at")[flags & UNSURE != 0])
         flags &= ~np.uint8(UNSURE)
-        return Groups.of(places, np.r_[np.arange(size, len(places), size), len(places)][: -(-len(places) // size)])
+        return Groups(places, np.r_[np.arange(size, len(places), size), len(places)][: -(-len(places) // size)])
 
     def near_ties(self) -> Groups:
         """The fastest few of each problem that has near-ties, a problem at a time."""
         times = self._vectors.column("time_ns")
         rows = np.flatnonzero(np.isfinite(times))
         if not len(rows):
-            return Groups.of(rows, rows)
+            return Groups(rows, rows)
         problem = self._vectors.column("problem")[rows]
         rows = rows[np.lexsort((times[rows], problem))]  # equal times in the order of the keys
         problem, times = self._vectors.column("problem")[rows], times[rows]
@@ -367,7 +353,7 @@ class KnownVectors:
         near = (times <= limit) & (np.arange(len(rows)) - np.repeat(starts, counts) < RACED_PER_PROBLEM)
         raced = np.add.reduceat(near, starts, dtype=np.int64)
         near &= np.repeat(raced > 1, counts)
-        return Groups.of(self._vectors.column("at")[rows[near]], np.cumsum(raced[raced > 1]))
+        return Groups(self._vectors.column("at")[rows[near]], np.cumsum(raced[raced > 1]))
 
 
 def _flags(record: Outcome, retry: Collection[str]) -> int:

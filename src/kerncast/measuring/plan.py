@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import polars as pl
@@ -31,9 +32,10 @@ from kerncast.measuring.backends.command import CommandBackend
 from kerncast.measuring.backends.command.benchmark import load, shipped_for
 from kerncast.measuring.backends.command.schema import Benchmark
 from kerncast.measuring.backends.contract import Backend, TimesItself
+from kerncast.measuring.collection import Active, Request
 from kerncast.measuring.messages import Policy
 from kerncast.measuring.scheduling import LIMIT
-from kerncast.measuring.sweeping import SuiteSweep, Sweep, Vectors, open_sweep, parse_selection
+from kerncast.measuring.sweeping import Selection, SuiteSweep, Sweep, Vectors, open_sweep, parse_selection
 
 Source: TypeAlias = Sweep | SuiteSweep | Vectors
 # An active choice compares at least so many configs of each problem.
@@ -53,24 +55,23 @@ def seconds(given: str | float) -> float:
 
 def memory_bytes(given: str | float | None) -> int | None:
     """`2.5` (GB), `none` or `0` for no limit (0), nothing for the default (None)."""
-    if given is None:
-        return None
-    text = str(given)
-    if text != "none" and not re.fullmatch(r"\d+(?:\.\d+)?", text):
-        raise InvalidValue(f"`memory` takes GB (2.5), or none for no limit, got '{text}'")
-    return 0 if text == "none" else int(float(text) * 1e9)
+    if given is None or given == "none":
+        return None if given is None else 0
+    if not re.fullmatch(r"\d+(?:\.\d+)?", str(given)):
+        raise InvalidValue(f"`memory` takes GB (2.5), or none for no limit, got '{given}'")
+    return int(float(given) * 1e9)
 
 
 def retried(given: bool | str | Iterable[str] | None) -> frozenset[str]:
     """The statuses of rows to measure again: all failures for True and `all`, else those that are named."""
-    failures = {str(status) for status in Status} - {Status.OK}
-    if given is None or isinstance(given, bool):
-        return frozenset(failures if given else ())
-    named = given.split(",") if isinstance(given, str) else list(given)
-    for name in named if named != ["all"] else ():
+    failures = frozenset(map(str, Status)) - {Status.OK}
+    names = given.split(",") if isinstance(given, str) else ["all"] if given is True else list(given or ())
+    if names == ["all"]:
+        return failures
+    for name in names:
         if name not in failures:
             raise NotFound.named("status of a failed row", name, failures)
-    return frozenset(failures if named == ["all"] else named)
+    return frozenset(names)
 
 
 @dataclass(frozen=True)
@@ -199,30 +200,51 @@ class Extent:
     """Asked several times a second; once it is true, the collection ends in about a second."""
 
 
+EVERYTHING = Extent()
+
+
 @dataclass(frozen=True)
 class Runner:
-    """What runs the kernels: a backend, or an external benchmark, on some devices."""
+    """What runs the kernels of a family: a backend, or an external benchmark, on some devices."""
 
+    family: Family
+    measuring: Measuring
     kind: type[Backend]
-    name: str
     benchmark: Benchmark | None
     devices: tuple[str, ...]
-    verify: bool = True
 
     @property
-    def options(self) -> dict[str, str]:
+    def _options(self) -> dict[str, str]:
         """What the backend is configured with."""
-        return {} if self.benchmark is None else CommandBackend.options(self.benchmark, self.verify)
+        return {} if self.benchmark is None else CommandBackend.options(self.benchmark, self.measuring.verify)
 
-    @property
-    def reset_words(self) -> tuple[str, ...]:
-        """The benchmark's own reset command."""
-        return () if self.benchmark is None else tuple(self.benchmark.reset_words())
+    def request(self, out: Path, extent: Extent = EVERYTHING, active: Active | None = None) -> Request:
+        """The collection into a dataset."""
+        measuring = self.measuring
+        own_reset = () if self.benchmark is None else tuple(self.benchmark.reset_words())
+        return Request(
+            family=self.family,
+            backend=measuring.backend or self.kind.name,
+            devices=self.devices,
+            out=out,
+            policy=measuring.policy(self.benchmark),
+            chunk_size=measuring.chunk_size,
+            budget_seconds=None if extent.budget is None else seconds(extent.budget),
+            extend=extent.resume or bool(extent.retry_failed),
+            reset_command=own_reset or measuring.reset_words,
+            options=self._options,
+            build_jobs=measuring.build_jobs,
+            alike_failures=measuring.alike_failures,
+            capture_hw=measuring.capture_hw,
+            retry=retried(extent.retry_failed),
+            memory_bytes=memory_bytes(measuring.memory),
+            active=active,
+        )
 
     def backend(self) -> Backend:
         """The backend on the first device; a missing program is refused here, before anything is written."""
         try:
-            return self.kind.configured(self.devices[0], self.options)
+            return self.kind.configured(self.devices[0], self._options)
         except (KerncastError, OSError):
             raise
         except Exception as error:  # a backend of another package may raise anything
@@ -239,7 +261,7 @@ def runner(family: Family, measuring: Measuring, *, elsewhere: bool = False) -> 
     described = _benchmark(family, measuring)
     kind = CommandBackend if described else _backend(family.id, measuring.backend, elsewhere)
     indices = () if elsewhere else device_indices(kind, "0" if measuring.devices is None else measuring.devices)
-    return Runner(kind, measuring.backend or kind.name, described, indices, measuring.verify)
+    return Runner(family, measuring, kind, described, indices)
 
 
 def _backend(family_id: str, name: str | None, elsewhere: bool) -> type[Backend]:
@@ -302,10 +324,6 @@ class Planned:
     exact: bool = True
     """Whether `total` is a count; else it is an estimate, because counting would take long."""
 
-    def blocks(self) -> Iterable[pl.DataFrame]:
-        """The vectors, block by block."""
-        return self.source.iter_blocks()
-
     def drawn(self, vectors: int) -> pl.DataFrame:
         """All vectors, or about so many of them if there are more."""
         if isinstance(self.source, Vectors):
@@ -317,75 +335,65 @@ class Planned:
         return pl.concat(list(source.iter_blocks()))
 
 
-def planned(
-    family: Family,
-    *,
-    vectors: Source | None = None,
-    problems: Sequence[str] = (),
-    vary: Sequence[str] = (),
-    configs: str | None = None,
-    max_flops: float | None = None,
-    seed: int = 0,
-    max_vectors: int | None = None,
-    device: Device | None = None,
-    most_candidates: int | None = None,
-) -> Planned:
-    """The vectors to measure, and how many there are.
+@dataclass(frozen=True)
+class VectorChoice:
+    """Which vectors of a family to measure: those of a sweep, or of problems and configs by their texts."""
 
-    `most_candidates` is for an active choice, which holds its candidates in memory: problems get fewer configs, drawn by the
-    seed, if there were more vectors than that.
-    """
-    local = device or profiles.local()
-    sweep = asked_vectors(
-        family, local, vectors=vectors, problems=problems, vary=vary, configs=configs, max_flops=max_flops, seed=seed,
-        max_vectors=max_vectors,
-    )  # fmt: skip
-    if isinstance(sweep, Vectors):
-        return Planned(sweep, sweep.count())
-    selection = sweep.selection
-    if most_candidates is not None and vectors is None and selection.given is None and family.config.parameters:
-        share = max(FEWEST_CANDIDATES, most_candidates // max(1, sweep.problem_count))
-        selection = replace(selection, per_problem=min(share, selection.per_problem or share))
-        sweep = open_sweep(
-            family, local, problems, parse_vary(family, vary), selection, seed=seed, max_flops=max_flops,
-            max_vectors=most_candidates if share * sweep.problem_count > most_candidates else None,
+    family: Family
+    sweep: Source | None = None
+    problems: Sequence[str] = ()
+    vary: Sequence[str] = ()
+    configs: str | None = None
+    max_flops: float | None = None
+    seed: int = 0
+    max_vectors: int | None = None
+    most_candidates: int | None = None
+    """For an active choice, which holds its candidates in memory: problems get fewer configs, drawn by the seed, if there were
+    more vectors than that."""
+
+    def on(self, device: Device) -> Source:
+        """The vectors, not counted yet; what is wrong on any device is refused here."""
+        if self.sweep is not None:
+            if self.problems or self.vary or self.max_flops or self.configs is not None:
+                raise InvalidValue(
+                    "a sweep says what to measure: `problems`, `vary`, `configs` and `max_flops` cannot be combined with it"
+                )
+            if self.max_vectors is not None:
+                raise InvalidValue(
+                    "a sweep says what to measure: give `max_vectors` to the sweep, or choose from it with `active`"
+                )
+            return self.sweep
+        if not self.problems:
+            grid = ";".join(f"{name}=…" for name in sizes(self.family.problem))
+            named = ", ".join([*list(named_sets(self.family.op))[:2], f"grid:{grid}", "a table in FILE.csv"])
+            raise InvalidValue(f"say what to measure: `problems` ({named}), or a sweep instead of the family")
+        selection = parse_selection(self.family, "all" if self.configs is None else self.configs)
+        return self._opened(device, selection, self.max_vectors)
+
+    def _opened(self, device: Device, selection: Selection, max_vectors: int | None) -> Sweep | SuiteSweep:
+        return open_sweep(
+            self.family, device, self.problems, parse_vary(self.family, self.vary), selection, seed=self.seed,
+            max_vectors=max_vectors, max_flops=self.max_flops,
         )  # fmt: skip
-    where = "this machine" if device is None else device.name
-    total, exact = sweep.count_about()
-    if not total and exact:
-        raise InvalidValue(
-            f"no config of {family.id} can run any of the {sweep.problem_count:,} problems on {where}: "
-            f"see the constraints in `kerncast list family {word(family.id)}`"
-        )
-    return Planned(sweep, total, exact)
 
-
-def asked_vectors(
-    family: Family,
-    device: Device,
-    *,
-    vectors: Source | None,
-    problems: Sequence[str],
-    vary: Sequence[str],
-    configs: str | None,
-    max_flops: float | None,
-    seed: int,
-    max_vectors: int | None,
-) -> Source:
-    """The vectors to measure, not counted yet; what is wrong on any device is refused here."""
-    if vectors is not None:
-        if problems or vary or max_flops or configs is not None:
+    def planned(self, device: Device | None = None) -> Planned:
+        """The vectors, and how many there are, on a device or on this CPU."""
+        local = device or profiles.local()
+        source = self.on(local)
+        if isinstance(source, Vectors):
+            return Planned(source, source.count())
+        selection = source.selection
+        fixed = self.sweep is not None or selection.given is not None or not self.family.config.parameters
+        if self.most_candidates is not None and not fixed:
+            share = max(FEWEST_CANDIDATES, self.most_candidates // max(1, source.problem_count))
+            selection = replace(selection, per_problem=min(share, selection.per_problem or share))
+            many = share * source.problem_count > self.most_candidates
+            source = self._opened(local, selection, self.most_candidates if many else None)
+        total, exact = source.count_about()
+        if not total and exact:
             raise InvalidValue(
-                "a sweep says what to measure: `problems`, `vary`, `configs` and `max_flops` cannot be combined with it"
+                f"no config of {self.family.id} can run any of the {source.problem_count:,} problems on "
+                f"{'this machine' if device is None else device.name}: see the constraints in "
+                f"`kerncast list family {word(self.family.id)}`"
             )
-        if max_vectors is not None:
-            raise InvalidValue("a sweep says what to measure: give `max_vectors` to the sweep, or choose from it with `active`")
-        return vectors
-    if not problems:
-        grid = ";".join(f"{name}=…" for name in sizes(family.problem))
-        named = ", ".join([*list(named_sets(family.op))[:2], f"grid:{grid}", "a table in FILE.csv"])
-        raise InvalidValue(f"say what to measure: `problems` ({named}), or a sweep instead of the family")
-    selection = parse_selection(family, "all" if configs is None else configs)
-    return open_sweep(
-        family, device, problems, parse_vary(family, vary), selection, seed=seed, max_vectors=max_vectors, max_flops=max_flops
-    )
+        return Planned(source, total, exact)

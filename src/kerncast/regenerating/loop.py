@@ -6,6 +6,7 @@ The folder of a family holds what its steps write: `vectors`, `dataset`, `model`
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
 import platform
@@ -32,7 +33,7 @@ from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.compare import SAME
 from kerncast.library.registry import FAMILIES
-from kerncast.measuring.collection import Request
+from kerncast.measuring.plan import Extent
 from kerncast.measuring.run import collect
 from kerncast.measuring.sweeping import Vectors, write_vectors
 from kerncast.models.model import Model
@@ -262,12 +263,9 @@ def repeat(run: FamilyRun) -> Facts | None:
 def _collected(run: FamilyRun, out: Path, blocks: Iterable[pl.DataFrame], total: int, share: float) -> Facts | None:
     wanted, runner = run.routine.collect, planning.runner_of(run.routine, run.family)
     seconds = wanted.second_visit_seconds
-    request = Request(
-        run.family, runner.name, runner.devices, out,
-        planning.measuring_of(run.routine).policy(runner.benchmark), extend=True, options=runner.options,
-        build_jobs=wanted.build_jobs, reset_command=runner.reset_words,
-        second_visit_seconds=None if seconds is None else share * seconds,
-    )  # fmt: skip
+    request = dataclasses.replace(
+        runner.request(out, Extent(resume=True)), second_visit_seconds=None if seconds is None else share * seconds
+    )
     with run.listening() as stop:
         summary = collect(request, blocks, total=total, progress=run.progress, stop=stop)
     if summary.without_a_row or summary.interrupted:

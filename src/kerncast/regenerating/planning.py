@@ -163,7 +163,13 @@ def measuring_of(routine: Routine) -> Measuring:
     """How to measure, in the words of `kerncast collect`."""
     wanted = routine.collect
     return Measuring(
-        wanted.backend, wanted.benchmark, wanted.settings, wanted.devices, samples=wanted.samples, cache=wanted.cache
+        wanted.backend,
+        wanted.benchmark,
+        wanted.settings,
+        wanted.devices,
+        build_jobs=wanted.build_jobs,
+        samples=wanted.samples,
+        cache=wanted.cache,
     )
 
 

@@ -1,6 +1,5 @@
 """Sweeps: the right vectors, in blocks, sliced, thinned out, written and resumed."""
 
-import dataclasses
 import json
 import os
 from collections import Counter
@@ -105,23 +104,6 @@ def test_all_vectors_are_exactly_the_valid_ones_listed_or_walked(monkeypatch, li
     per_problem = Sweep(TOY, A100, problems, Selection(per_problem=2))
     assert max(Counter(row[:PARAMETERS] for row in rows(per_problem)).values()) == 2
     assert set(rows(per_problem)) < set(truth)
-
-
-def test_a_long_list_of_configs_is_kept_for_the_next_command_and_a_damaged_one_is_made_again(tmp_path, monkeypatch):
-    """The same vectors either way; another device or another declaration has a list of its own."""
-    monkeypatch.setenv("KERNCAST_CACHE", str(tmp_path))
-    monkeypatch.setattr(pool, "KEPT_ROWS", 1)
-    truth = rows(Sweep(TOY, A100, toy_problems()))
-    files = sorted((tmp_path / "pools").iterdir())
-    assert files
-    with monkeypatch.context() as patch:
-        patch.setattr(type(TOY.config), "frames", lambda *args: pytest.fail("it was listed again"))
-        assert rows(Sweep(TOY, A100, toy_problems())) == truth
-    files[0].write_bytes(b"no parquet")
-    assert rows(Sweep(TOY, A100, toy_problems())) == truth
-    assert sorted((tmp_path / "pools").iterdir()) == files
-    bound = [TOY.bindings(None, device) for device in (A100, dataclasses.replace(A100, numbers={**A100.numbers, "num_cus": 3}))]
-    assert pool._identity(TOY, bound[0]) != pool._identity(TOY, bound[1])
 
 
 def test_vectors_are_values_with_the_keys_of_their_measurements():

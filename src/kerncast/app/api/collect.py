@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
@@ -23,26 +23,22 @@ from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
 from kerncast.core.io.arguments import Help, assignment_texts
 from kerncast.core.op import Family
-from kerncast.core.progress import Progress, Stop
+from kerncast.core.progress import Progress
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
 from kerncast.library import devices as profiles
 from kerncast.library.declared.family_file import SUFFIX, family_with_preset
 from kerncast.library.problems import parse_vary, problem_notes
-from kerncast.measuring.collection import Active, CollectionSummary, Request
+from kerncast.measuring.collection import Active, CollectionSummary
 from kerncast.measuring.estimate import DryRun, estimate
 from kerncast.measuring.plan import (
+    EVERYTHING,
     Extent,
     Measuring,
     Planned,
-    Runner,
     Source,
-    asked_vectors,
-    memory_bytes,
-    planned,
-    retried,
+    VectorChoice,
     runner,
-    seconds,
 )
 from kerncast.measuring.run import MOST_CANDIDATES
 from kerncast.measuring.run import collect as run
@@ -192,7 +188,7 @@ def _input_grids(family: Family, x: int | None, y: int | None) -> Iterator[str]:
         yield f"{name}={start}" if name == "in_x" else f"{name}={start}:{rule.number(rule.size - 1)}:1"
 
 
-MEASURING, EVERYTHING = Measuring(), Extent()
+MEASURING = Measuring()
 
 
 @dataclass(frozen=True)
@@ -264,39 +260,24 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     if cluster.is_ray and measuring.devices is not None:
         raise InvalidValue("the cluster says which devices there are: leave out `devices`, or count others with `resource`")
     runs = runner(named, measuring, elsewhere=cluster.is_ray)
-    request = Request(
-        family=named,
-        backend=runs.name,
-        devices=runs.devices,
-        out=place_of(out, "dataset"),
-        policy=measuring.policy(runs.benchmark),
-        chunk_size=measuring.chunk_size,
-        budget_seconds=None if extent.budget is None else seconds(extent.budget),
-        extend=extent.resume or bool(extent.retry_failed),
-        reset_command=runs.reset_words or measuring.reset_words,
-        options=runs.options,
-        build_jobs=measuring.build_jobs,
-        alike_failures=measuring.alike_failures,
-        capture_hw=measuring.capture_hw,
-        retry=retried(extent.retry_failed),
-        memory_bytes=memory_bytes(measuring.memory),
-        active=Active(worth_by_model(named, seed), seed, extent.max_vectors) if extent.active else None,
+    active = Active(worth_by_model(named, seed), seed, extent.max_vectors) if extent.active else None
+    request = runs.request(place_of(out, "dataset"), extent, active)
+    choice = VectorChoice(
+        named,
+        source,
+        problem_texts(problems),
+        assignment_texts(vary) if source is not None else with_preset(preset, assignment_texts(vary)),
+        configs,
+        max_flops,
+        seed,
+        None if active else extent.max_vectors,
+        MOST_CANDIDATES if active else None,
     )
-    specs = problem_texts(problems)
 
-    asked: dict[str, Any] = {
-        "vectors": source, "problems": specs,
-        "vary": assignment_texts(vary) if source is not None else with_preset(preset, assignment_texts(vary)),
-        "configs": configs, "max_flops": max_flops, "seed": seed,
-        "max_vectors": None if extent.active else extent.max_vectors,
-    }  # fmt: skip
-
-    def plan(device: Device | None) -> Planned:
-        return planned(named, **asked, device=device, most_candidates=MOST_CANDIDATES if extent.active else None)
-
-    def say_notes(wanted: Planned, show: Progress) -> Planned:
-        given = [] if isinstance(wanted.source, Vectors) else wanted.source.selection.notes
-        for note in (*problem_notes(named, specs), *given):
+    def plan(device: Device | None, show: Progress) -> Planned:
+        wanted = choice.planned(device)
+        notes = [] if isinstance(wanted.source, Vectors) else wanted.source.selection.notes
+        for note in (*problem_notes(named, choice.problems), *notes):
             show.say(note)
         return wanted
 
@@ -306,23 +287,27 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
                 "`dry_run` tries vectors on this machine: leave out `on=ray`, run it on a machine with such a device, and "
                 "divide the time by the number of devices"
             )
-        _refuse_early(request, asked)
+        # Before the cluster is asked for anything: what no device of it could make right.
+        choice.on(profiles.local())
+        if request.out.exists():
+            Dataset.open(request.out, journal=False)
+        from kerncast.measuring.fleet.discovery import CPU, GPU
+        from kerncast.measuring.fleet.run import FleetRun
+
+        counted = measuring.resource or (CPU if runs.kind.runs_on_cpu else GPU)
         with connected(cluster.address), shown(progress) as show:
-            fleet = _on_fleet(
-                request, lambda device: say_notes(plan(device), show), runs, measuring.resource, show, extent.stop
-            )
-            return _opened(fleet)
+            fleet = FleetRun(request, lambda device: plan(device, show), counted, progress=show, stop=extent.stop)
+            return _opened([Collected(summary, vectors) for summary, vectors in fleet.run()])
     kernels = runs.backend()
-    wanted = plan(runs.device(kernels))
     with shown(progress) as show:
-        say_notes(wanted, show)
+        wanted = plan(runs.device(kernels), show)
     if dry_run:
         return estimate(request, kernels, wanted)
     if runs.benchmark is not None:
         # If the benchmark's version cannot be read, fail here and not after resetting a device.
         kernels.software(named.id)
     with shown(progress, what="preparing") as show:
-        summary = run(request, wanted.blocks(), total=wanted.total, progress=show, stop=extent.stop)
+        summary = run(request, wanted.source.iter_blocks(), total=wanted.total, progress=show, stop=extent.stop)
     return _opened([Collected(summary, wanted.total)])
 
 
@@ -337,24 +322,6 @@ def _what(given: Family | str | Path | Source) -> tuple[Family, Source | None, M
         return vectors.family, vectors, {}
     family, preset = family_with_preset(str(given))
     return family, None, preset
-
-
-def _refuse_early(request: Request, asked: dict[str, Any]) -> None:
-    """Refuse, before a cluster is asked for anything, what no device of it could make right."""
-    asked_vectors(request.family, profiles.local(), **asked)
-    if request.out.exists():
-        Dataset.open(request.out, journal=False)
-
-
-def _on_fleet(
-    request: Request, plan: Callable[[Device], Planned], runs: Runner, resource: str | None, show: Progress, stop: Stop
-) -> list[Collected]:
-    from kerncast.measuring.fleet.discovery import CPU, GPU
-    from kerncast.measuring.fleet.run import FleetRun
-
-    counted = resource or (CPU if runs.kind.runs_on_cpu else GPU)
-    found = FleetRun(request, plan, counted, progress=show, stop=stop).run()
-    return [Collected(summary, vectors) for summary, vectors in found]
 
 
 def _opened(found: Sequence[Collected]) -> Dataset:

@@ -140,7 +140,7 @@ class _KindRun:
             planned = owner.plan(Device(**group.ready.device))
             summary = collect(
                 self.request,
-                planned.blocks(),
+                planned.source.iter_blocks(),
                 total=planned.total,
                 progress=_KindProgress(owner),
                 stop=owner.stop,

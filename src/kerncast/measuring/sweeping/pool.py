@@ -6,13 +6,10 @@ the pool is listed. Those that read a problem's numbers are a mask, computed for
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
 from functools import reduce
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,14 +17,9 @@ import polars as pl
 from kerncast.core.arrays import Flags, Ints
 from kerncast.core.device import Device
 from kerncast.core.expr import Expr, Program
-from kerncast.core.io.arguments import cache_folder
-from kerncast.core.io.artefact import is_intact, keep_sum
-from kerncast.core.io.atomic import replace_file
-from kerncast.core.io.parquet import read_parquet
 from kerncast.core.op import Family, hash_key, key_text
 from kerncast.core.parameters import Parameter
 from kerncast.data.schema import column_type
-from kerncast.errors import KerncastError
 from kerncast.library.problems.files import complete
 from kerncast.measuring.sweeping.selection import Offered
 
@@ -42,34 +34,10 @@ TRIES = 4
 # it takes a second: the last ones are kept.
 DRAWN_ROWS = 131_072
 KEPT_DRAWN = 8
-# Lists of at least this many configs take a second or more to make: so many of them are kept in the cache.
-KEPT_ROWS, KEPT_FILES = 500_000, 16
 # About as many as NVIDIA's exhaustive list has; how much work a problem is can only be estimated.
 ABOUT = 1_900
 _INDEX = "__config"
 _drawn: list[WalkedPool] = []
-
-
-class ConfigPool(Protocol):
-    """The configs for problems that agree in the labels that constraints read."""
-
-    @property
-    def size(self) -> int:
-        """How many configs there are."""
-        ...
-
-    @property
-    def checks_problems(self) -> bool:
-        """Whether a constraint reads a problem's numbers, so that each problem has to be checked."""
-        ...
-
-    def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Ints:
-        """How many configs each problem allows, counting no further than `at_most`."""
-        ...
-
-    def blocks(self, problems: pl.DataFrame, take: Ints | None, seed: int) -> Iterator[pl.DataFrame]:
-        """The vectors, problem after problem; `take` limits each problem to a uniform sample."""
-        ...
 
 
 def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfolio: pl.DataFrame | None) -> ConfigPool:
@@ -83,10 +51,6 @@ def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfol
         if pool.family is family and pool.device == device and pool.known == known:
             return pool
     check = check_of(family, known, whole=False)
-    file = cache_folder("pools") / f"{_identity(family, known)}.parquet"
-    kept = kept_configs(file)
-    if kept is not None:
-        return ListedPool(family, compact(family, kept), check)
     size = family.config.count(known)
     if size > POOL_ROWS:
         _drawn[KEPT_DRAWN - 1 :] = []
@@ -94,37 +58,7 @@ def open_pool(family: Family, device: Device, labels: Mapping[str, Any], portfol
         return _drawn[0]
     nothing = pl.DataFrame(schema=dict.fromkeys(family.config.parameters, pl.Int64))
     frames = [compact(family, frame) for frame in itertools.chain([nothing], family.config.frames(known))]
-    configs = pl.concat(frames)
-    if size >= KEPT_ROWS:
-        keep_configs(file, configs.rename(lambda name: name.removeprefix(CONFIG)))
-    return ListedPool(family, configs, check)
-
-
-def _identity(family: Family, known: Mapping[str, Any]) -> str:
-    """A hash of everything that decides which configs are listed."""
-    read = {symbol.name for constraint in family.config.constraints for symbol in constraint.program.symbols}
-    values = sorted((name, repr(value)) for name, value in known.items() if name in read)
-    text = repr((family.id, family.config.digest, values))
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-
-
-def kept_configs(file: Path) -> pl.DataFrame | None:
-    """A list of configs that `keep_configs` wrote; None: there is none, or it is damaged and made again."""
-    with contextlib.suppress(OSError, KerncastError, pl.exceptions.PolarsError):
-        return read_parquet(file) if is_intact(file) else None
-    return None
-
-
-def keep_configs(file: Path, configs: pl.DataFrame) -> None:
-    """Write a list of configs for the next command, which then opens it in a tenth of the time; only the last ones stay."""
-    with contextlib.suppress(OSError, pl.exceptions.PolarsError):  # a full or read-only disk costs time, nothing else
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, lambda draft: configs.write_parquet(draft, compression="zstd"))
-        keep_sum(file)
-        found = sorted(file.parent.glob("*.parquet"), key=lambda path: path.stat().st_mtime)
-        for old in found[:-KEPT_FILES]:
-            old.with_suffix(".sum").unlink(missing_ok=True)
-            old.unlink(missing_ok=True)
+    return ListedPool(family, pl.concat(frames), check)
 
 
 def check_of(family: Family, known: Mapping[str, Any], *, whole: bool) -> Program | None:
@@ -142,19 +76,18 @@ def check_of(family: Family, known: Mapping[str, Any], *, whole: bool) -> Progra
 
 def compact(family: Family, frame: pl.DataFrame) -> pl.DataFrame:
     """Configs in small types, under the names that columns of vectors have."""
+
+    def small(parameter: Parameter) -> pl.DataType:
+        if parameter.codes:
+            return pl.Enum([label for label, _ in parameter.codes])
+        if isinstance(parameter.value(0), bool):
+            return pl.Boolean()
+        largest = max(abs(parameter.number(0)), abs(parameter.number(parameter.size - 1)))
+        types: list[tuple[pl.DataType, int]] = [(pl.Int8(), 2**7), (pl.Int16(), 2**15), (pl.Int32(), 2**31)]
+        return next((dtype for dtype, limit in types if largest < limit), pl.Int64())
+
     items = family.config.parameters.items()
-    return frame.select(pl.col(name).cast(_small_type(item)).alias(CONFIG + name) for name, item in items)
-
-
-def _small_type(parameter: Parameter) -> pl.DataType:
-    """The smallest type that holds a parameter's values."""
-    if parameter.codes:
-        return pl.Enum([label for label, _ in parameter.codes])
-    if isinstance(parameter.value(0), bool):
-        return pl.Boolean()
-    largest = max(abs(parameter.number(0)), abs(parameter.number(parameter.size - 1)))
-    small: list[tuple[pl.DataType, int]] = [(pl.Int8(), 2**7), (pl.Int16(), 2**15), (pl.Int32(), 2**31)]
-    return next((dtype for dtype, limit in small if largest < limit), pl.Int64())
+    return frame.select(pl.col(name).cast(small(item)).alias(CONFIG + name) for name, item in items)
 
 
 def _vectors(family: Family, problems: pl.DataFrame, configs: pl.DataFrame) -> pl.DataFrame:
@@ -183,19 +116,14 @@ class ListedPool:
         self.always: Ints = np.flatnonzero(np.logical_or.reduce(wanted)) if wanted else np.zeros(0, dtype=np.int64)
         """Rows that every sample begins with, if the problem allows them."""
 
-    @property
-    def size(self) -> int:
-        return self.configs.height
-
-    @property
-    def checks_problems(self) -> bool:
-        return self.check is not None
+        self.size, self.checks_problems = configs.height, check is not None
 
     def _first(self, rows: Ints) -> Ints:
         """The rows in their order, after those that belong to every sample."""
         return rows if not len(self.always) else np.concatenate([self.always, rows[~np.isin(rows, self.always)]])
 
     def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Ints:
+        """How many configs each problem allows, counting no further than `at_most`."""
         if self.check is None:
             return np.full(problems.height, min(self.configs.height, at_most or self.configs.height), dtype=np.int64)
         if at_most is not None:
@@ -264,6 +192,7 @@ class ListedPool:
             yield rows + start, columns
 
     def blocks(self, problems: pl.DataFrame, take: Ints | None, seed: int) -> Iterator[pl.DataFrame]:
+        """The vectors, problem after problem; `take` limits each problem to a uniform sample."""
         held: list[tuple[Ints, Ints]] = []
         height = 0
         for rows, columns in self._picks(problems, take, seed):
@@ -337,7 +266,7 @@ class WalkedPool:
 
 
 class OfferedPool:
-    """A pool whose configs are asked for, problem by problem."""
+    """A pool whose configs Inductor lists, problem by problem."""
 
     size, checks_problems = ABOUT, True
 
@@ -351,12 +280,10 @@ class OfferedPool:
         return ListedPool(self.family, compact(self.family, whole), self._check)
 
     def counts(self, problems: pl.DataFrame, at_most: int | None, seed: int) -> Ints:
-        """How many configs each problem allows, counting no further than `at_most`."""
         pools = zip(problems.iter_rows(named=True), problems.iter_slices(1), strict=True)
         return np.array([self._pool(row).counts(piece, at_most, seed)[0] for row, piece in pools], dtype=np.int64)
 
     def blocks(self, problems: pl.DataFrame, take: Ints | None, seed: int) -> Iterator[pl.DataFrame]:
-        """The vectors, problem after problem."""
         for index, row in enumerate(problems.iter_rows(named=True)):
             yield from self._pool(row).blocks(problems[[index]], None if take is None else take[index : index + 1], seed)
 
@@ -364,3 +291,7 @@ class OfferedPool:
 def _width(rows: int) -> int:
     """How many problems of `rows` vectors make a block."""
     return max(1, BLOCK_ROWS // max(rows, 1))
+
+
+ConfigPool = ListedPool | WalkedPool | OfferedPool
+"""The configs for problems that agree in the labels that constraints read."""

@@ -3,15 +3,16 @@
 A kernel's name says more than a config: it is built for one dtype and one layout (a convolution: for two or three dimensions),
 and runs only problems of that kind. Inductor's lists are asked for `gemm/triton`, and for the plain template with the library's
 kernel beside it: other templates are not run by the backend `triton`. torch is imported when the first problem is asked about;
-no GPU is needed for NVIDIA's lists."""
+no GPU is needed for NVIDIA's lists.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -27,7 +28,7 @@ from kerncast.core.io.foreign import JSON, load_json
 from kerncast.core.op import Family
 from kerncast.core.parameters import Value
 from kerncast.data.dataset import MANIFEST, Dataset
-from kerncast.data.formats.ck_tile import parse_gemm_kernel
+from kerncast.data.formats.ck_tile import parse_gemm_kernel, refuse_long_name
 from kerncast.data.schema import LABEL, column_type
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
 from kerncast.library.families.grouped_conv_ck_tile import parse_conv_kernel
@@ -55,19 +56,18 @@ class Offered:
 
     def configs(self, problem: Mapping[str, Any], device: Device) -> list[dict[str, Any]]:
         """For one problem, the library's kernel first."""
-        found = [{"kind": "library"}]
+        configs = [{"kind": "library"}]
         op = "bmm" if problem["batch"] > 1 else "addmm" if problem.get("bias") else "mm"
-        told = {"dtype_size": int(BYTES[str(problem["dtype"])]), "op_name": op, "has_int8_tensor": problem["dtype"] == "int8"}
-        with _asking(self.space):
-            heuristic = _heuristic(device)
+        facts = {"dtype_size": int(BYTES[str(problem["dtype"])]), "op_name": op, "has_int8_tensor": problem["dtype"] == "int8"}
+        with _heuristic(self.space, device) as heuristic:
             listed = heuristic.get_exhaustive_mm_configs() if self.space == "exhaustive" else heuristic.get_mm_configs()
             known = inspect.signature(listed).parameters
-            told = {name: value for name, value in told.items() if name in known}
-            for item in listed(problem["M"], problem["N"], problem["K"], **told):
+            facts = {name: value for name, value in facts.items() if name in known}
+            for item in listed(problem["M"], problem["N"], problem["K"], **facts):
                 arguments = {**item.kwargs, "num_stages": item.num_stages, "num_warps": item.num_warps}
                 config = config_of("triton::mm", arguments)
-                found += [] if config is None or config in found else [config]
-        return found
+                configs += [] if config is None or config in configs else [config]
+        return configs
 
 
 def offered(family: Family, space: str) -> Offered:
@@ -88,37 +88,28 @@ def _torch(name: str) -> Any:
         raise NotFound(f"`configs=inductor` asks PyTorch, and {error}: pip install 'kerncast[triton]'") from error
 
 
-def _asking(space: str) -> ExitStack:
-    """Inductor as its heuristics need it: a search space, and a graph that knows sizes."""
+@contextlib.contextmanager
+def _heuristic(space: str, device: Device) -> Iterator[Any]:
+    """Inductor's heuristic of a device, with what it needs: a search space, and a graph that knows sizes."""
     config, virtual = _torch("torch._inductor.config"), _torch("torch._inductor.virtualized").V
     sizes = _torch("torch._inductor.sizevars").SizeVarAllocator()
-    with ExitStack() as stack:
-        if hasattr(config, SETTING):
-            stack.enter_context(config.patch({SETTING: SPACES[space]}))
-        stack.enter_context(virtual.set_graph_handler(SimpleNamespace(sizevars=sizes)))
-        return stack.pop_all()
-
-
-def _heuristic(device: Device) -> Any:
     name = ROCM_CHIPS if (device.architecture or device.name).startswith("gfx") else CHIPS
-    for home in HOMES:
+    setting = config.patch({SETTING: SPACES[space]}) if hasattr(config, SETTING) else contextlib.nullcontext()
+    with setting, virtual.set_graph_handler(SimpleNamespace(sizevars=sizes)):
+        for home in HOMES:
+            with contextlib.suppress(ImportError, AttributeError):
+                kind = getattr(import_module(home), name)
+                break
+        else:
+            raise NotFound(f"this torch has no {name}, which lists Inductor's configs: use torch 2.7 or later")
         try:
-            kind = getattr(import_module(home), name, None)
-        except ImportError:
-            continue
-        if kind is not None:
-            return _made(kind, device)
-    raise NotFound(f"this torch has no {name}, which lists Inductor's configs: use torch 2.7 or later")
-
-
-def _made(kind: Any, device: Device) -> Any:
-    try:
-        return kind()
-    except RuntimeError as error:
-        # AMD's lists depend on what the driver says.
-        raise KerncastError(
-            f"Inductor cannot list its configs for {device.name} here ({error}): ask on a machine with it"
-        ) from error
+            heuristic = kind()
+        except RuntimeError as error:
+            # AMD's lists depend on what the driver says.
+            raise KerncastError(
+                f"Inductor cannot list its configs for {device.name} here ({error}): ask on a machine with it"
+            ) from error
+        yield heuristic
 
 
 # What CK's build systems put before the name of a kernel: a GEMM is a program of its own.
@@ -132,8 +123,8 @@ TARGET = re.compile(rb"build ((?:[^\s:|$]|\$.)+)")
 # Folders of a build that hold no programs; and how many entries of a folder are looked at.
 SKIPPED = {"CMakeFiles", ".git", "_deps"}
 MOST_ENTRIES = 2_000_000
-LONGEST_NAME = 400
 DIMENSIONS = "dimensions"
+GEMM = "gemm/ck_tile"
 # What a convolution of two dimensions has for the third.
 FLAT = {"Di": 1, "Z": 1, "pad_d": 0}
 
@@ -197,24 +188,9 @@ class NamedKernels:
         return f"{self.rows.height:,} kernels of {self.family.id} from {self.source} ({kinds})"
 
 
-def _gemm(name: str) -> Named:
-    kernel = parse_gemm_kernel(name)
-    return Named(name, kernel.config, {"dtype": kernel.dtype, "layout": kernel.layout})
-
-
-def _gemm_as_named(name: str) -> Named:
-    kernel = parse_gemm_kernel(name, as_named=True)
-    return Named(name, kernel.config, {"dtype": kernel.dtype, "layout": kernel.layout})
-
-
-def _conv(family: Family) -> Callable[[str], Named]:
-    def read(name: str) -> Named:
-        kernel = parse_conv_kernel(name)
-        if kernel.family is not family:
-            raise InvalidValue(f"'{name}' is a kernel of {kernel.family.id}, not of {family.id}")
-        return Named(name, kernel.config, {"dtype": kernel.dtype, DIMENSIONS: kernel.dimensions})
-
-    return read
+def has_named_kernels(family: Family) -> bool:
+    """Whether the names of a family's kernels say their configs, and what they are built for."""
+    return family.id == GEMM or (family.id.startswith("grouped_conv_") and family.id.endswith("/ck_tile"))
 
 
 def reader(family: Family, *, as_named: bool = False) -> Callable[[str], Named]:
@@ -222,23 +198,24 @@ def reader(family: Family, *, as_named: bool = False) -> Callable[[str], Named]:
 
     `as_named` takes the pad flags of a GEMM from its name, as a build does; otherwise kernels of the pipeline mem pad.
     """
-    if family.id == "gemm/ck_tile":
-        return _gemm_as_named if as_named else _gemm
-    if family.id.startswith("grouped_conv_") and family.id.endswith("/ck_tile"):
-        return _conv(family)
-    raise InvalidValue(
-        f"kernels of {family.id} have no names that say their config: name CK Tile's kernels, or list configs in a table "
-        "(`configs=portfolio:FILE`)"
-    )
+    if not has_named_kernels(family):
+        raise InvalidValue(
+            f"kernels of {family.id} have no names that say their config: name CK Tile's kernels, or list configs in a table "
+            "(`configs=portfolio:FILE`)"
+        )
 
+    def read(text: str) -> Named:
+        refuse_long_name(text)
+        name = _kernel_name(text) or text
+        if family.id == GEMM:
+            gemm = parse_gemm_kernel(name, as_named=as_named)
+            return Named(name, gemm.config, {"dtype": gemm.dtype, "layout": gemm.layout})
+        conv = parse_conv_kernel(name)
+        if conv.family is not family:
+            raise InvalidValue(f"'{name}' is a kernel of {conv.family.id}, not of {family.id}")
+        return Named(name, conv.config, {"dtype": conv.dtype, DIMENSIONS: conv.dimensions})
 
-def has_named_kernels(family: Family) -> bool:
-    """Whether the names of a family's kernels say their configs, and what they are built for."""
-    try:
-        reader(family)
-    except InvalidValue:
-        return False
-    return True
+    return read
 
 
 def kernels_named(family: Family, names: Iterable[tuple[str, str]], source: str, *, as_named: bool = False) -> NamedKernels:
@@ -247,18 +224,12 @@ def kernels_named(family: Family, names: Iterable[tuple[str, str]], source: str,
     found: list[Named] = []
     for place, name in names:
         try:
-            found.append(_read_one(read, name))
+            found.append(read(name))
         except InvalidValue as error:
             raise BadFile(f"{source}, {place}: {error}") from error
     if not found:
         raise BadFile(f"{source} lists no kernel: give the names, one on each line")
     return NamedKernels(family, _frame(family, found), source)
-
-
-def _read_one(read: Callable[[str], Named], name: str) -> Named:
-    if len(name) > LONGEST_NAME:
-        raise InvalidValue(f"a kernel's name has at most {LONGEST_NAME} characters, got {len(name):,}")
-    return read(_kernel_name(name) or name)
 
 
 def read_kernel_list(family: Family, path: Path, *, as_named: bool = False) -> NamedKernels:
@@ -295,7 +266,16 @@ def read_build(family: Family, folder: Path, *, as_named: bool = False) -> Named
     if not folder.is_dir():
         raise BadFile(f"{folder} is not a folder: name the build folder of composable_kernel, the one with {NINJA} or bin/")
     try:
-        built = sorted({name for file in _files(folder) if (name := _kernel_name(file)) is not None})
+        left, names = MOST_ENTRIES, set[str | None]()
+        for _, folders, files in os.walk(folder):  # links to folders are not followed
+            folders[:] = sorted(name for name in folders if name not in SKIPPED)
+            left -= len(files) + len(folders)
+            if left < 0:
+                raise BadFile(
+                    f"{folder} has more than {MOST_ENTRIES:,} files: name the folder with the benchmarks itself, like bin/"
+                )
+            names.update(map(_kernel_name, files))
+        built = sorted(name for name in names if name is not None)
         source = f"{len(built):,} benchmarks built in {folder}"
         if not built and (folder / NINJA).is_file():
             built = sorted(set(_targets(folder / NINJA)))
@@ -305,7 +285,7 @@ def read_build(family: Family, folder: Path, *, as_named: bool = False) -> Named
     found, refused, first = [], 0, ""
     for name in built:
         try:
-            found.append(_read_one(read, name))
+            found.append(read(name))
         except InvalidValue as error:
             refused, first = refused + 1, first or " ".join(str(error).split())
     if not found:
@@ -316,19 +296,6 @@ def read_build(family: Family, folder: Path, *, as_named: bool = False) -> Named
         )  # fmt: skip
     left_out = f"{refused:,} other benchmarks were left out; the first: {first}" if refused else ""
     return NamedKernels(family, _frame(family, found), source, left_out)
-
-
-def _files(folder: Path) -> Iterator[str]:
-    """The names of the files in a folder and below it; links to folders are not followed."""
-    left = MOST_ENTRIES
-    for _, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in SKIPPED)
-        left -= len(files) + len(folders)
-        if left < 0:
-            raise BadFile(
-                f"{folder} has more than {MOST_ENTRIES:,} files: name the folder with the benchmarks itself, like bin/"
-            )
-        yield from files
 
 
 def _kernel_name(text: str) -> str | None:
@@ -417,18 +384,13 @@ def read_portfolio(family: Family, path: Path) -> pl.DataFrame:
     if not family.config.parameters:
         raise InvalidValue(f"{family.id} has exactly one config, so a portfolio has nothing to choose: use `configs=all`")
     if (path / MANIFEST).is_file():
-        return _worked(family, path)
+        rows = Dataset.open(path).read(family, where=["status = ok"])
+        if not rows.height:
+            raise InvalidValue(f"no config of {family.id} worked in {path}: name a dataset that has some")
+        configs = rows.select(pl.col("^config\\..*$").name.map(lambda name: name.removeprefix("config.")))
+        return configs.unique(maintain_order=True)
     points = read_points(path, family.config, "config.")
     try:
         return complete(family.config, points, str(path), strict=True)
     except InvalidValue as error:
         raise BadFile(str(error)) from error
-
-
-def _worked(family: Family, path: Path) -> pl.DataFrame:
-    """Every config that is `ok` somewhere in a dataset, once."""
-    rows = Dataset.open(path).read(family, where=["status = ok"])
-    if not rows.height:
-        raise InvalidValue(f"no config of {family.id} worked in {path}: name a dataset that has some")
-    found = rows.select(pl.col("^config\\..*$").name.map(lambda name: name.removeprefix("config.")))
-    return found.unique(maintain_order=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -79,16 +78,34 @@ class Slice:
         return f"{self.index}/{self.of}"
 
 
-def unchecked(family: Family, device: Device) -> dict[str, tuple[str, ...]]:
-    """Constraints of a family that cannot be checked, with the hardware numbers that the device's profile lacks."""
-    known = family.bindings(None, device)
-    found = {}
-    for constraint in family.config.constraints:
-        names = [symbol.name for symbol in constraint.program.bind(known).symbols]
-        lacking = tuple(name.removeprefix("hw.") for name in names if name.startswith("hw."))
-        if lacking:
-            found[constraint.name] = lacking
-    return found
+class SweepBase:
+    """What both kinds of sweep are made of."""
+
+    def __init__(
+        self,
+        family: Family,
+        device: Device,
+        selection: Selection | None,
+        seed: int,
+        part: Slice | None,
+        max_vectors: int | None,
+    ) -> None:
+        self.family, self.device, self.seed = family, device, seed
+        self.selection, self.part, self.max_vectors = selection or Selection(), part, max_vectors
+        if max_vectors is not None and max_vectors < 1:
+            raise InvalidValue(f"a sweep keeps at least one vector, got a maximum of {max_vectors}")
+
+    @cached_property
+    def unchecked(self) -> dict[str, tuple[str, ...]]:
+        """Constraints that cannot be checked, with the hardware numbers that the device's profile lacks."""
+        known = self.family.bindings(None, self.device)
+        lacking = {}
+        for constraint in self.family.config.constraints:
+            names = [symbol.name for symbol in constraint.program.bind(known).symbols]
+            numbers = tuple(name.removeprefix("hw.") for name in names if name.startswith("hw."))
+            if numbers:
+                lacking[constraint.name] = numbers
+        return lacking
 
 
 @dataclass(frozen=True)
@@ -100,7 +117,7 @@ class _ProblemGroup:
     start: int
 
 
-class Sweep:
+class Sweep(SweepBase):
     """The vectors of `family` on `device`.
 
     Vectors come problem after problem. A slice holds whole problems, drawn by the seed: the configs of one
@@ -120,11 +137,8 @@ class Sweep:
         part: Slice | None = None,
         max_vectors: int | None = None,
     ) -> None:
-        self.family, self.device, self.seed = family, device, seed
+        super().__init__(family, device, selection, seed, part, max_vectors)
         self.problems = complete(family.problem, problems, "the problem set", strict=True)
-        self.selection, self.part, self.max_vectors = selection or Selection(), part, max_vectors
-        if max_vectors is not None and max_vectors < 1:
-            raise InvalidValue(f"a sweep keeps at least one vector, got a maximum of {max_vectors}")
         if part is not None and part.of > self.problems.height:
             raise InvalidValue(
                 f"slice {part} cuts {self.problems.height:,} problems into {part.of} shares, and a share holds whole "
@@ -152,11 +166,6 @@ class Sweep:
         if "_counts" in self.__dict__:
             parts.append(f"{self.count():,} vectors")
         return printable(f"Sweep({self.family.id} on {self.device.name}; {', '.join(parts)}; seed {self.seed})")
-
-    @cached_property
-    def unchecked(self) -> dict[str, tuple[str, ...]]:
-        """Constraints that cannot be checked, with the hardware numbers that the device's profile lacks."""
-        return unchecked(self.family, self.device)
 
     @property
     def problem_count(self) -> int:
@@ -310,16 +319,7 @@ class Sweep:
             yield from self._pool(index).blocks(problems, take, self.seed)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Survey:
-    """The result of one pass over a sweep: a hash of its problems, how many there are, the vectors of each batch."""
-
-    digest: str
-    problems: int
-    vectors: Ints
-
-
-class SuiteSweep:
+class SuiteSweep(SweepBase):
     """The vectors of one of an op's `sweeps`, in the order of its suites. It has the interface of a `Sweep`.
 
     Suites pass through in batches, each a small sweep with a share of `max_vectors`: memory is bounded by a batch.
@@ -339,19 +339,12 @@ class SuiteSweep:
         max_flops: float | None = None,
         max_bytes: float | None = None,
     ) -> None:
-        self.family, self.device, self.name, self.seed = family, device, name, seed
-        self.selection, self.part, self.max_vectors = selection or Selection(), part, max_vectors
-        if max_vectors is not None and max_vectors < 1:
-            raise InvalidValue(f"a sweep keeps at least one vector, got a maximum of {max_vectors}")
+        super().__init__(family, device, selection, seed, part, max_vectors)
+        self.name = name
         checked = check_axes(family.problem, axes or {})
         self._axes: dict[str, Sequence[Value]] = {key: checked[key] for key in checked if key in family.op.parameters}
         self._environment = {key: checked[key] for key in checked if key in family.environment_parameters}
         self._limits = max_flops, max_bytes
-
-    @cached_property
-    def unchecked(self) -> dict[str, tuple[str, ...]]:
-        """Constraints that cannot be checked, with the hardware numbers that the device's profile lacks."""
-        return unchecked(self.family, self.device)
 
     def _batches(self) -> Iterator[pl.DataFrame]:
         """The problems in pieces of whole suites, each large enough to be worth the work on it."""
@@ -375,7 +368,8 @@ class SuiteSweep:
         )
 
     @cached_property
-    def _survey(self) -> _Survey:
+    def _survey(self) -> tuple[str, int, Ints]:
+        """A hash of the problems, how many there are, and the vectors of each batch if they are limited: one pass over all."""
         heights: list[int] = []
         vectors: list[int] = []
 
@@ -393,21 +387,21 @@ class SuiteSweep:
                 f"no problem of {self.name} is left: loosen `vary`, `max_flops` or `max_bytes` (`kerncast list op "
                 f"{word(self.family.op.name)}` lists the values)"
             )
-        return _Survey(digest, sum(heights), np.array(vectors, np.int64))
+        return digest, sum(heights), np.array(vectors, np.int64)
 
     @property
     def problem_count(self) -> int:
         """How many problems it runs through."""
-        return self._survey.problems
+        return self._survey[1]
 
     @property
     def problems_digest(self) -> str:
         """A hash of the problems."""
-        return self._survey.digest
+        return self._survey[0]
 
     def _sweeps(self) -> Iterator[Sweep]:
         """The batches as separate sweeps."""
-        vectors, most = self._survey.vectors, self.max_vectors
+        vectors, most = self._survey[2], self.max_vectors
         if most is None or vectors.sum() <= most:
             yield from (self._sweep(batch, None) for batch in self._batches())
             return

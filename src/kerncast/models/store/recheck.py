@@ -22,9 +22,8 @@ from kerncast.errors import InvalidValue
 from kerncast.learning.scoring.metrics import INTERVAL, RESAMPLES
 from kerncast.learning.scoring.trials import TIE_SIGMAS
 from kerncast.learning.tables.measurements import MAD_TO_SIGMA
-from kerncast.measuring.collection import CollectionSummary, Request
-from kerncast.measuring.messages import Policy
-from kerncast.measuring.plan import Runner
+from kerncast.measuring.collection import CollectionSummary
+from kerncast.measuring.plan import Extent, Runner
 from kerncast.measuring.run import collect
 from kerncast.models.model import Model
 
@@ -324,11 +323,10 @@ def _places(chosen: np.ndarray[Any, np.dtype[np.bool_]], each: int) -> list[int]
 def recheck(
     model: Model,
     runner: Runner,
-    policy: Policy,
     *,
     count: int = 96,
     seed: int = 0,
-    seconds: float | None = None,
+    seconds: str | float | None = None,
     tolerance: Tolerance | None = None,
     progress: Progress = QUIET,
     stop: Stop = never,
@@ -336,10 +334,7 @@ def recheck(
     """Measure a sample again, for so many seconds at most, and say whether the model still fits this machine."""
     then = sample(model, count, seed)
     with scratch_folder() as folder:
-        request = Request(
-            model.family, runner.name, runner.devices, folder / "now", policy, budget_seconds=seconds,
-            options=runner.options, reset_command=runner.reset_words,
-        )  # fmt: skip
+        request = runner.request(folder / "now", Extent(budget=seconds))
         vectors = then.select(list(schema.parameter_columns(model.family)))
         summary = collect(request, [vectors], total=vectors.height, progress=progress, stop=stop)
         if summary.interrupted:

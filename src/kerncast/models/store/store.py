@@ -110,10 +110,8 @@ class Store:
         from kerncast.models.store.recheck import Tolerance, recheck
 
         loaded, measuring = self._loaded(model), measuring or plan.Measuring()
-        runs = plan.runner(loaded.family, measuring)
         return recheck(
-            loaded, runs, measuring.policy(runs.benchmark), count=sample, seed=seed,
-            seconds=None if seconds is None else plan.seconds(seconds),
+            loaded, plan.runner(loaded.family, measuring), count=sample, seed=seed, seconds=seconds,
             tolerance=Tolerance(max_shift / 100, max_choice / 100), progress=progress, stop=stop,
         )  # fmt: skip
 

@@ -37,6 +37,8 @@ NAME_FORM = (
 )
 PADS = ("pad_m", "pad_n", "pad_k")
 FLAGS = (*PADS, "persistent")
+# No kernel's name is half as long; a longer text is not a name.
+LONGEST_NAME = 400
 SIZES = tuple(f"{kind}_{side}" for kind in ("tile", "warp", "warp_tile") for side in "mnk")
 
 
@@ -63,6 +65,12 @@ class GemmKernel:
     config: Mapping[str, Value]
     corrected: bool
     """Whether the kernel pads although its name says that it does not."""
+
+
+def refuse_long_name(name: str) -> None:
+    """Refuse a text that cannot be the name of a kernel."""
+    if len(name) > LONGEST_NAME:
+        raise InvalidValue(f"a kernel's name has at most {LONGEST_NAME} characters, got {len(name):,}")
 
 
 def parse_gemm_kernel(name: str, *, as_named: bool = False) -> GemmKernel:
@@ -123,8 +131,6 @@ GEMM_OPS = ("gemm_universal", "gemm")
 CONFIG_COLUMNS = (*SIZES, "pipeline", "scheduler", "epilogue", "persistent")
 TOLD = "told."
 PADDED = "rows of mem kernels, which pad whatever their name says"
-# No kernel's name is half as long; a longer text is not a name.
-LONGEST_NAME = 400
 
 # Columns of the parquet that are known and not used, and the prefix of those that describe the hardware.
 CANONICAL = {"op_type", "arch", "kernel_name", "measured_tflops", "bandwidth_gb_s", "pad_m", "pad_n", "pad_k"}
@@ -238,8 +244,7 @@ def _kernels(names: pl.Series, parse: Callable[[str], Any]) -> _Kernels:
     known, refusal = {}, ""
     for name in names.unique(maintain_order=True).to_list():
         try:
-            if len(name or "") > LONGEST_NAME:
-                raise InvalidValue(f"a kernel's name has at most {LONGEST_NAME} characters, got {len(name):,}")
+            refuse_long_name(name or "")
             known[name] = parse(name or "")
         except InvalidValue as error:
             refusal = refusal or " ".join(str(error).split())
