@@ -102,7 +102,7 @@ def test_a_forgotten_best_time_is_not_known_until_the_next_one():
 def test_a_vector_takes_few_bytes_even_if_each_has_a_problem_of_its_own_and_is_unsure(monkeypatch):
     """The memory of a supervisor grows with a plan of millions of vectors by this alone."""
     monkeypatch.setattr("kerncast.measuring.known.FEWEST_WAITING", 25)
-    labels, count = KnownVectors(), 3_000
+    labels, count = KnownVectors(), 3_200
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
