@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from kerncast.answering import compiled as compiled
+import kerncast.answering  # noqa: F401 (Model.predict is compiled by it)
 from kerncast.core.io.arguments import Help, comma_list, listed, texts
 from kerncast.core.op import Family
 from kerncast.data.dataset import Dataset

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, overload
 
-from kerncast.answering import compiled as compiled
+import kerncast.answering  # noqa: F401 (Model.predict is compiled by it)
 from kerncast.answering.prediction import OpAnswerer, Prediction, devices_of
 from kerncast.app.api.arguments import model_of, store_of
 from kerncast.app.api.showing import Wanted, shown

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import polars as pl
 
-from kerncast.answering import compiled as compiled
+import kerncast.answering  # noqa: F401 (Model.predict is compiled by it)
 from kerncast.app.api.arguments import Data, place_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core import rates
