@@ -153,9 +153,7 @@ def override_tables(artefact: Artefact) -> Tables:
     decided = artefact.decided
     if decided is None:
         return {"denied": ints(()), "pin_keys": longs(()), "pin_candidates": ints(())}
-    return {
-        "denied": ints(decided.denied), "pin_keys": longs(decided.patterns), "pin_candidates": ints(decided.pinned)
-    }  # fmt: skip
+    return {"denied": ints(decided.denied), "pin_keys": longs(decided.patterns), "pin_candidates": ints(decided.pinned)}
 
 
 # -- answers ---------------------------------------------------------------------------------------------
@@ -217,9 +215,11 @@ def target_numbers(artefact: Artefact, places: dict[str, int]) -> dict[str, int]
     target = artefact.model.target
     base = {"relative": "expected_ns", "tflops": "flops", "bandwidth": "bytes"}.get(target.name)
     return {
-        "target_log": int(target.log), "target_rate": int(target.higher_is_faster),
-        "target_base": -1 if base is None else places[base], "target_tflops": int(target.name == "tflops"),
-    }  # fmt: skip
+        "target_log": int(target.log),
+        "target_rate": int(target.higher_is_faster),
+        "target_base": -1 if base is None else places[base],
+        "target_tflops": int(target.name == "tflops"),
+    }
 
 
 def screens(artefact: Artefact) -> bool:

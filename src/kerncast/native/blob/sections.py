@@ -334,9 +334,8 @@ class _Sections:
                 self.numbers["level"] = lowered.value
             case Lines():
                 self.facts["line_size"] = self.places[lowered.size]
-                return {
-                    "lines.keys": doubles(lowered.keys), "lines.lines": doubles(lowered.lines), "lines.reads": ints(lowered.reads)
-                }  # fmt: skip
+                keys, lines = doubles(lowered.keys), doubles(lowered.lines)
+                return {"lines.keys": keys, "lines.lines": lines, "lines.reads": ints(lowered.reads)}
             case Network():
                 self.facts["raw"] = lowered.outputs
                 self.numbers["middle"], self.numbers["spread"] = lowered.middle, lowered.spread
@@ -382,11 +381,9 @@ class _Sections:
             self.facts |= {"most_compared": most, "compared_first": first, "compared_by_all": COMPARED_BY_ALL}
             compared = Compared.of(self.artefact)
             # The programs of what the comparing trees read of the problem, and of both.
-            for name, outputs, places in (
-                ("problem", compared.of_problem, self.symbols),
-                ("mixed", compared.mixed, compared.place),
-            ):
-                self.facts[f"compared_{name}"] = self.programs.add(outputs.values(), places.__getitem__)
+            of_problem, mixed = compared.of_problem.values(), compared.mixed.values()
+            self.facts["compared_problem"] = self.programs.add(of_problem, self.symbols.__getitem__)
+            self.facts["compared_mixed"] = self.programs.add(mixed, compared.place.__getitem__)
             found |= {
                 **named(compared.tables), "comparing.nodes": ints(compared.trees.nodes),
                 "compared.counts": ints([len(compared.of_problem), compared.configs.shape[1], len(compared.mixed)]),
