@@ -188,7 +188,7 @@ def _collection(findings: Findings, dataset: Dataset) -> None:
         try:
             schema.conform(family, rows)
         except KerncastError as error:
-            raise BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it") from error
+            raise journal.damaged(path, error) from error
         findings.checks.append(f"journal of {rows.height:,} rows")
         torn = whole < path.stat().st_size
         if torn:

@@ -43,7 +43,7 @@ class Solution:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class LeftOutChoices:
     """Choices that are not for this model: why (a key of `REASONS`), the name that says so, how many."""
 
     reason: str
@@ -63,7 +63,7 @@ class Solutions:
 
 
 @dataclass(frozen=True)
-class Target:
+class ChoiceTarget:
     """The family and the devices that choices are wanted for."""
 
     family: Family
@@ -103,7 +103,7 @@ def partial(space: Space, values: Mapping[str, Any], keep_open: Iterable[str] = 
 
 
 def gathered(
-    path: Path, format_name: str, found: Iterable[Solution | LeftOut], target: Target, unread: Iterable[str] = ()
+    path: Path, format_name: str, found: Iterable[Solution | LeftOutChoices], target: ChoiceTarget, unread: Iterable[str] = ()
 ) -> Solutions:
     """The choices and counts of a reader; a file that has none for this model is refused with the reasons."""
     choices: list[Solution] = []
@@ -133,7 +133,7 @@ def gathered(
 OPS = ("mm", "bmm")
 
 
-class Tile(msgspec.Struct, frozen=True):
+class TritonTile(msgspec.Struct, frozen=True):
     """The arguments of a plain Triton template; those that the family lacks (EVEN_K, ACC_TYPE …) are ignored."""
 
     block_m: int
@@ -145,7 +145,7 @@ class Tile(msgspec.Struct, frozen=True):
     allow_tf32: bool | str | None = None
 
     @classmethod
-    def read(cls, values: Any) -> Tile:
+    def read(cls, values: Any) -> TritonTile:
         """From `BLOCK_M …` (Inductor) or `block_m …` (torch-diode)."""
         if not isinstance(values, dict):
             raise BadFile(f"a config must be an object with BLOCK_M, BLOCK_N, …, got {values!r:.100}")
@@ -165,7 +165,7 @@ class Tile(msgspec.Struct, frozen=True):
                 "num_stages": self.num_stages, "num_warps": self.num_warps, "GROUP_M": self.group_m}  # fmt: skip
 
 
-def require_triton(target: Target, format_name: str) -> None:
+def require_triton(target: ChoiceTarget, format_name: str) -> None:
     """Refuse other families: these files choose among Triton's tiles and the library, for matrix products."""
     if target.family.id != triton.id:
         raise InvalidValue(
@@ -174,17 +174,17 @@ def require_triton(target: Target, format_name: str) -> None:
         )
 
 
-def choice(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Solution | LeftOut:
+def choice(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Solution | LeftOutChoices:
     """A choice of `gemm/triton`; invalid tiles are left out. TF32 is left open unless the file says."""
     try:
         chosen = partial(triton.config, config)
     except InvalidValue as error:
-        return LeftOut("config", str(error))
+        return LeftOutChoices("config", str(error))
     # A choice for any problem names no parameters, so defaults must not narrow it.
     return Solution(partial(triton.problem, problem, triton.environment.parameters) if problem else {}, chosen)
 
 
-def of_tile(problem: Mapping[str, Any], tile: Tile) -> Solution | LeftOut:
+def of_tile(problem: Mapping[str, Any], tile: TritonTile) -> Solution | LeftOutChoices:
     """A tile for a problem, with what it says about TF32."""
     says = {"tf32": tile.tf32} if problem.get("dtype") == "fp32" and tile.tf32 is not None else {}
     return choice({**problem, **says}, tile.config)

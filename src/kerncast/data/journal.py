@@ -111,17 +111,12 @@ def _bodies(path: Path) -> Iterator[tuple[bytes, int]]:
 
 def good_bytes(path: Path) -> int:
     """The length of the part before a torn last line; damage elsewhere is refused."""
-    with path.open("rb") as file:
-        _header(path, file)
-        end, torn = file.tell(), 0
-        for number, line in enumerate(file, 2):
-            if torn:
-                _body(path, torn, b"")
-            if checked(line) is None:
-                torn = number
-            else:
-                end += len(line)
-    return end
+    return max(end for _, end in _bodies(path))
+
+
+def damaged(path: Path, error: object) -> BadFile:
+    """The error for a journal whose rows are not what they must be."""
+    return BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it")
 
 
 def records_of(path: Path) -> Iterator[dict[str, Any]]:

@@ -31,7 +31,7 @@ def list_entries(text: str, damaged: Callable[[int, str], None]) -> Iterator[tup
 
     An entry that is not JSON goes to `damaged`, and reading goes on at the next one; a list that breaks off ends there.
     """
-    reader = _Reader(text)
+    reader = _JsonReader(text)
     try:
         start = reader.skip(0)
         if text[start : start + 1] != "[":
@@ -47,7 +47,7 @@ def list_entries(text: str, damaged: Callable[[int, str], None]) -> Iterator[tup
 
 def read_unclosed(text: str, names: Sequence[str]) -> Entries:
     """Read an object whose member called one of `names` is long and may break off on the last line of the text."""
-    reader, name = _Reader(text), ""
+    reader, name = _JsonReader(text), ""
     header: dict[str, Any] = {}
     entries: list[tuple[int, Any]] = []
     damaged: list[tuple[int, str]] = []
@@ -79,7 +79,7 @@ def _what_is_wrong(error: Exception, line: int) -> tuple[int, str]:
     return line, "nested too deeply" if isinstance(error, RecursionError) else "a number with too many digits"
 
 
-class _Reader:
+class _JsonReader:
     """Reads JSON from a text, a value at a time."""
 
     def __init__(self, text: str) -> None:

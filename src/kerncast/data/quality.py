@@ -36,7 +36,7 @@ SHIFT_ROWS = 600_000
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _RowSource:
     """Where the rows of a family are read from, any number of times."""
 
     pieces: Callable[[], Iterator[pl.DataFrame]]
@@ -86,7 +86,7 @@ def _section(dataset: Dataset, family: Family, where: Sequence[str]) -> Report |
     if total > MOST_ROWS:
         drawn, _ = draw_problems(family, dataset.pieces(family, where, columns_of(family)), MOST_ROWS, 0)
         conditions.append(drawn)
-    source = _Rows(
+    source = _RowSource(
         lambda: dataset.pieces(family, conditions, columns),
         lambda places, chosen: dataset.rows_at(family, places, conditions, chosen or columns),
     )
@@ -108,14 +108,14 @@ _COUNTS = {"devices": "device", "software": "software", "backends": "backend", "
 
 def inspect_family(family: Family, rows: pl.DataFrame, device_of: DeviceOf = devices.get) -> Report:
     """The section of a family for rows that are in memory."""
-    source = _Rows(lambda: iter([rows]), lambda places, chosen: rows[places].select(chosen or pl.all()))
+    source = _RowSource(lambda: iter([rows]), lambda places, chosen: rows[places].select(chosen or pl.all()))
     section = _inspected(family, source, device_of)
     if section is None:
         raise InvalidValue(f"there are no rows of {family.id} to look at")
     return section
 
 
-def _inspected(family: Family, source: _Rows, device_of: DeviceOf, not_shifted: str = "") -> Report | None:
+def _inspected(family: Family, source: _RowSource, device_of: DeviceOf, not_shifted: str = "") -> Report | None:
     """One family's section; `not_shifted` says why shifted labels are not looked for, if they are not."""
     impossible, too_fast = Impossible(family, device_of), TooFast(family, device_of)
 

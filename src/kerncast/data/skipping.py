@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import polars as pl
 
-from kerncast.core.io.artefact import file_checksum
+from kerncast.core.io.artefact import differing, file_checksum
 from kerncast.core.io.atomic import write_atomically
 from kerncast.core.io.foreign import guarded
 from kerncast.core.io.parquet import read_parquet
@@ -87,8 +87,7 @@ class Skipped:
         if self.path is None:
             return pl.DataFrame(schema=COLUMNS)
         with guarded(self.path, AGAIN, "cannot be read"):
-            if self.checksum is not None and file_checksum(self.path) != self.checksum:
-                raise BadFile(f"{self.path} differs from its checksum: {AGAIN}")
+            refuse_changed({self.path: self.checksum} if self.checksum is not None else {})
             return read_parquet(self.path)
 
     def __str__(self) -> str:
@@ -227,6 +226,13 @@ class Skips:
         self._frame_single()
         frame = pl.concat([pl.DataFrame(schema=COLUMNS), *self._frames])
         return frame.with_columns(pl.col("file").fill_null(name), source=pl.lit(digest or None, pl.String))
+
+
+def refuse_changed(files: Mapping[Path, str]) -> None:
+    """Refuse the first of some files of a dataset that differs from its checksum."""
+    changed = differing(files)
+    if changed is not None:
+        raise BadFile(f"{changed} differs from its checksum: {AGAIN}")
 
 
 def write_skipped(folder: Path, frame: pl.DataFrame, kinds: Sequence[SkippedKind]) -> SkippedFile:

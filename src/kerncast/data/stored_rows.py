@@ -13,7 +13,6 @@ import polars as pl
 
 from kerncast.core.arrays import Ints
 from kerncast.core.device import Device
-from kerncast.core.io.artefact import differing
 from kerncast.core.io.foreign import guarded
 from kerncast.core.io.parquet import read_parquet, scan_parquet
 from kerncast.core.op import Family
@@ -84,7 +83,7 @@ class StoredRows:
         try:
             return (family, schema.conform(family, rows)) if rows.height else None
         except schema.Mislabelled as error:
-            raise BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it") from error
+            raise journal.damaged(path, error) from error
 
     @property
     def skipped(self) -> skipping.Skipped:
@@ -301,9 +300,7 @@ class StoredRows:
         for file in files:
             if not (self.path / file).is_file():
                 raise BadFile(self._missing(file))
-        changed = differing({self.path / file: checksum for file, checksum in files.items()})
-        if changed is not None:
-            raise BadFile(f"{changed} differs from its checksum: {AGAIN}")
+        skipping.refuse_changed({self.path / file: checksum for file, checksum in files.items()})
 
     def _missing(self, file: str) -> str:
         return f"{self.path} is incomplete: {file} is missing; {AGAIN}"

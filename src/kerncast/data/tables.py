@@ -25,6 +25,7 @@ __all__ = [
     "as_type",
     "fold_one_hot",
     "numbers",
+    "plain_text",
     "read_csv_text",
     "read_parquet_table",
     "refuse_cells",
@@ -96,6 +97,14 @@ def read_parquet_table(path: Path) -> pl.DataFrame:
     if LINE in table.columns:
         raise BadFile(f"there is a column '{LINE}', which is reserved for provenance: rename it")
     return table.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias(LINE))
+
+
+def plain_text(data: bytes) -> str:
+    """The text of a file; what is compressed is none."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadFile(f"not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
 
 
 def _separator(heading: str) -> str:

@@ -16,8 +16,8 @@ from kerncast.core.io.atomic import reason
 from kerncast.core.op import Family
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset, DeviceRecord
-from kerncast.data.journal import NAME, STATE, Header, Outcome, final_rows, header_of, placed_outcomes
-from kerncast.errors import BadFile, CannotWrite, InvalidValue
+from kerncast.data.journal import NAME, STATE, Header, Outcome, damaged, final_rows, header_of, placed_outcomes
+from kerncast.errors import CannotWrite, InvalidValue
 from kerncast.measuring.messages import Ready
 
 SYNC_SECONDS = 1.0
@@ -150,7 +150,7 @@ def compact(dataset: Dataset, family: Family, ready: Ready) -> None:
             new = rows.filter(~rows["key"].is_in(present.implode()))
             dataset.append(family, new, machines=[DeviceRecord(**ready.device)])
     except schema.Mislabelled as error:
-        raise BadFile(f"{path} is damaged, {error}: move the file away to measure again, or restore it") from error
+        raise damaged(path, error) from error
     except (OSError, CannotWrite, pl.exceptions.ComputeError) as error:  # polars raises the last one for a full disk
         why = error.__cause__ or error if isinstance(error, CannotWrite) else error
         safe = sum(batch.height for batch in final_rows(path, family))

@@ -20,7 +20,7 @@ from kerncast.answering.selector import Selector
 from kerncast.core.io.quoting import python_comment, python_literal
 from kerncast.core.io.terminal import known
 from kerncast.core.op import Problem
-from kerncast.data.choices import Solution, Target
+from kerncast.data.choices import ChoiceTarget, Solution
 from kerncast.data.formats.inductor.choices import read_lookup_table
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.trees import Tree
@@ -258,7 +258,7 @@ def test_the_commands_write_both_files(model, run, tmp_path):
     code, out, _ = run("export", model.path, "--to", "lookup-table", "--out", table, "--device-name", GPU, "--top-k", 2)
     assert code == 0
     assert "table.json" in out
-    read = list(read_lookup_table(json.loads(table.read_text()), Target(triton, ("a100",))))
+    read = list(read_lookup_table(json.loads(table.read_text()), ChoiceTarget(triton, ("a100",))))
     assert all(isinstance(item, Solution) for item in read)
     selector, seen = Selector(model, tiers=plain_tiers(model), compile=False), set()
     for item in read:

@@ -25,7 +25,7 @@ from kerncast.core.op import Family
 from kerncast.data.formats import Head, Imported, Importer, Options, extra_columns, numbered_after
 from kerncast.data.schema import Status
 from kerncast.data.skipping import Skips
-from kerncast.data.tables import LINE, refuse_cells, respelled, whole_numbers
+from kerncast.data.tables import LINE, plain_text, refuse_cells, respelled, whole_numbers
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.library import devices
 from kerncast.library.families.gemm_triton import triton
@@ -326,10 +326,7 @@ def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
 
 def parse_log(data: bytes, skips: Skips, before: int = 0, where: str = "") -> Log:
     """A log taken apart: metadata, header, rows as text. Empty lines are no rows; lines of another length are skipped."""
-    try:
-        data[: data.find(b"\n", data.find(b"\n") + 1)].decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadFile(f"not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
+    plain_text(data[: data.find(b"\n", data.find(b"\n") + 1)])
     first, found, rest = data.partition(b"\n")
     if not found or not first.startswith(b"{"):
         raise BadFile("line 1 must be AutoHeuristic's JSON line, and line 2 the names of the columns")

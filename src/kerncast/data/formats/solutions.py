@@ -22,8 +22,9 @@ import msgspec
 from kerncast.core.io.foreign import JSON, is_msgpack_map, key_rule, load_document
 from kerncast.core.op import Config, Family, Problem
 from kerncast.core.parameters import Parameter
-from kerncast.data.choices import LeftOut, Solution, Solutions, Target, gathered, partial
-from kerncast.data.formats.inductor.choices import LOG, TABLE, is_log, is_lookup_table, read_log, read_lookup_table
+from kerncast.data.choices import ChoiceTarget, LeftOutChoices, Solution, Solutions, gathered, partial
+from kerncast.data.formats.inductor.choices import LOG, TABLE, is_lookup_table, read_log, read_lookup_table
+from kerncast.data.formats.inductor.logs import is_list
 from kerncast.data.formats.torch_diode import DIODE, is_diode, read_diode
 from kerncast.data.tables import LINE, read_csv_text, read_parquet_table
 from kerncast.errors import BadFile, InvalidValue, KerncastError
@@ -70,8 +71,8 @@ def columns_of(names: Sequence[str], family: Family) -> Columns:
 
 
 def read_records(
-    rows: Sequence[Mapping[str, Any]], columns: Columns, places: Sequence[str], target: Target
-) -> Iterator[Solution | LeftOut]:
+    rows: Sequence[Mapping[str, Any]], columns: Columns, places: Sequence[str], target: ChoiceTarget
+) -> Iterator[Solution | LeftOutChoices]:
     """The choices in some rows; `places` say where each row is, for errors."""
     family = target.family
     spaces = {"problem": family.problem, "config": family.config}
@@ -95,7 +96,7 @@ def read_records(
             raise BadFile(f"{place}: {error}") from error
 
 
-def _not_ours(row: Mapping[str, Any], columns: Columns, target: Target) -> LeftOut | None:
+def _not_ours(row: Mapping[str, Any], columns: Columns, target: ChoiceTarget) -> LeftOutChoices | None:
     """Why a row is not for this model; None: it is."""
     for column, scope in columns.scopes.items():
         said = str(row.get(column) or "").strip()
@@ -104,7 +105,7 @@ def _not_ours(row: Mapping[str, Any], columns: Columns, target: Target) -> LeftO
         ours = {"op": lambda text: text == target.family.op.name, "family": lambda text: text == target.family.id,
                 "device": target.is_on}[scope](said)  # fmt: skip
         if not ours:
-            return LeftOut(scope, said)
+            return LeftOutChoices(scope, said)
     return None
 
 
@@ -135,7 +136,7 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     configs: list[dict[str, Any]] | None = None
 
 
-def read_listed(data: Any, target: Target) -> Iterator[Solution]:
+def read_listed(data: Any, target: ChoiceTarget) -> Iterator[Solution]:
     """The choices, every problem and config whole and valid; two different choices for a problem are refused."""
     try:
         entries = msgspec.convert(data, list[Listed])
@@ -176,7 +177,7 @@ KNOWN = (
 
 def read_solutions(path: Path, family: Family, devices: Sequence[str]) -> Solutions:
     """The choices of a file for a family on the devices of a model; errors say where the file is malformed."""
-    target = Target(family, tuple(devices))
+    target = ChoiceTarget(family, tuple(devices))
     try:
         data = JSON.read(path)
     except OSError as error:
@@ -189,7 +190,7 @@ def read_solutions(path: Path, family: Family, devices: Sequence[str]) -> Soluti
         raise type(error)(f"{path}, {said if len(said) <= LONGEST_SENTENCE else said[:LONGEST_SENTENCE] + ' …'}") from error
 
 
-def _read(path: Path, data: bytes, target: Target) -> Solutions:
+def _read(path: Path, data: bytes, target: ChoiceTarget) -> Solutions:
     if data.startswith(PARQUET_MAGIC):
         frame = read_parquet_table(path)
         return _table(path, "parquet table", frame.drop(LINE).to_dicts(), [f"row {line}" for line in frame[LINE]], target)
@@ -205,7 +206,7 @@ def _read(path: Path, data: bytes, target: Target) -> Solutions:
     return _table(path, "CSV table", frame.drop(LINE).to_dicts(), [f"line {line}" for line in frame[LINE]], target)
 
 
-def _table(path: Path, name: str, rows: Sequence[Mapping[str, Any]], places: Sequence[str], target: Target) -> Solutions:
+def _table(path: Path, name: str, rows: Sequence[Mapping[str, Any]], places: Sequence[str], target: ChoiceTarget) -> Solutions:
     names = list(dict.fromkeys(column for row in rows for column in row))
     if not rows:
         raise BadFile(f"the {name} has no rows: give at least one choice")
@@ -213,7 +214,7 @@ def _table(path: Path, name: str, rows: Sequence[Mapping[str, Any]], places: Seq
     return gathered(path, name, read_records(rows, columns, places, target), target, columns.unread)
 
 
-def _parsed(path: Path, data: Any, target: Target) -> Solutions:
+def _parsed(path: Path, data: Any, target: ChoiceTarget) -> Solutions:
     """The choices in a file of objects and lists."""
     if isinstance(data, dict):
         inside = next((data[name] for name in ("solutions", "configs") if isinstance(data.get(name), list)), None)
@@ -226,7 +227,7 @@ def _parsed(path: Path, data: Any, target: Target) -> Solutions:
         raise BadFile(
             f"this is neither a list of solutions nor another known format ({', '.join(map(str, data))[:200]}): give {KNOWN}"
         )
-    if isinstance(data, list) and is_log(data):
+    if is_list(data):
         return gathered(path, LOG, read_log(data, target), target)
     if isinstance(data, list) and data and all(_is_record(item) for item in data):
         return _table(path, "list of records", data, [f"record {number}" for number in range(1, len(data) + 1)], target)

@@ -24,7 +24,7 @@ import polars as pl
 
 from kerncast.core.device import Device
 from kerncast.core.io.foreign import JSON, decode_json, guarded, key_rule, load_document
-from kerncast.data.choices import OPS, LeftOut, Solution, Target, Tile, of_tile, require_triton
+from kerncast.data.choices import OPS, ChoiceTarget, LeftOutChoices, Solution, TritonTile, of_tile, require_triton
 from kerncast.data.formats import Head, Imported, Importer, Options, measured_on
 from kerncast.data.formats.inductor import settings
 from kerncast.data.schema import Status
@@ -54,7 +54,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Entry:
+class ConfigList:
     """The configs in one place of the file, and what they are for; None: the file does not say."""
 
     hardware: str | None
@@ -93,7 +93,7 @@ def as_object(value: Any, what: str) -> dict[str, Any]:
     return value
 
 
-def entries(data: Mapping[str, Any], hardware: str | None = None, op: str | None = None) -> Iterator[Entry]:
+def entries(data: Mapping[str, Any], hardware: str | None = None, op: str | None = None) -> Iterator[ConfigList]:
     """Every list of configs in a file, in its order."""
     level = next((name for name in LEVELS if name in data), None)
     if level is not None:
@@ -110,12 +110,12 @@ def entries(data: Mapping[str, Any], hardware: str | None = None, op: str | None
             yield _entry(hardware, None if name == ANY_OP else name, None, as_object(part, f"'{name:.100}'"))
 
 
-def _entry(hardware: str | None, op: str | None, shape: str | None, part: Mapping[str, Any]) -> Entry:
+def _entry(hardware: str | None, op: str | None, shape: str | None, part: Mapping[str, Any]) -> ConfigList:
     name = next((name for name in CONFIGS if name in part), None)
     listed = part[name] if name is not None else None
     if not isinstance(listed, list):
         raise BadFile(f"a solution must have a list of configs under `config` or `{TIMED}`, got {dict(part)!s:.100}")
-    return Entry(hardware, op, shape, listed, name == TIMED)
+    return ConfigList(hardware, op, shape, listed, name == TIMED)
 
 
 def problem_of(text: str) -> dict[str, Any] | Unusable:
@@ -168,14 +168,14 @@ class Diode(Importer):
             data = load_document(JSON.read(path))
         if not isinstance(data, dict) or not is_diode(data):
             raise BadFile("this is not a torch-diode dataset: it has no `hardware` with operations and timed configs")
-        found: dict[str, _Rows] = {}
+        found: dict[str, _DeviceRows] = {}
         for entry in entries(data):
             if not entry.timed:
                 raise BadFile(
                     "this lists configs without times, so there is nothing to learn: give it to `kerncast evaluate` with "
                     "`against`, and import a dataset (`timed_configs`)"
                 )
-            _read_entry(found.setdefault(entry.hardware or "", _Rows(fixed)), entry, options.skips, found)
+            _read_entry(found.setdefault(entry.hardware or "", _DeviceRows(fixed)), entry, options.skips, found)
         known = {hardware: _device(hardware, options) for hardware, rows in found.items() if rows.count}
         if options.device is not None and len(known) > 1:
             raise InvalidValue(
@@ -186,7 +186,7 @@ class Diode(Importer):
 
 
 @dataclass
-class _Rows:
+class _DeviceRows:
     """The rows of one device, column by column, while a file is read."""
 
     fixed: Mapping[str, Any]
@@ -240,7 +240,7 @@ class _Rows:
         return tuple(found)
 
 
-def _read_entry(rows: _Rows, entry: Any, skips: Skips, found: Mapping[str, _Rows]) -> None:
+def _read_entry(rows: _DeviceRows, entry: Any, skips: Skips, found: Mapping[str, _DeviceRows]) -> None:
     """The timed configs of one problem. Their lines are their numbers in the file."""
     before = sum(item.seen for item in found.values())
     rows.seen += len(entry.items)
@@ -326,25 +326,25 @@ def _device(hardware: str, options: Options) -> Device | None:
 DIODE = "torch-diode file"
 
 
-def read_diode(data: Mapping[str, Any], target: Target) -> Iterator[Solution | LeftOut]:
+def read_diode(data: Mapping[str, Any], target: ChoiceTarget) -> Iterator[Solution | LeftOutChoices]:
     """The choices of a file, in its order; the fastest first where it has times."""
     require_triton(target, DIODE)
     for entry in entries(data):
         configs = _preferred(entry)
         if entry.hardware is not None and not target.is_on(entry.hardware):
-            yield LeftOut("device", entry.hardware, len(configs))
+            yield LeftOutChoices("device", entry.hardware, len(configs))
         elif entry.op is not None and (entry.op not in OPS or (entry.shape is None and entry.op != OPS[0])):
-            yield LeftOut("op", entry.op, len(configs))
+            yield LeftOutChoices("op", entry.op, len(configs))
         else:
             problem = {} if entry.shape is None else problem_of(entry.shape)
             for config in configs:
                 if isinstance(problem, Unusable):
-                    yield LeftOut(problem.reason, problem.name)
+                    yield LeftOutChoices(problem.reason, problem.name)
                 else:
-                    yield of_tile(problem, Tile.read(as_object(config, "a config")))
+                    yield of_tile(problem, TritonTile.read(as_object(config, "a config")))
 
 
-def _preferred(entry: Entry) -> list[Any]:
+def _preferred(entry: ConfigList) -> list[Any]:
     if not entry.timed:
         return entry.items
     timed = [as_object(item, "a timed config") for item in entry.items]

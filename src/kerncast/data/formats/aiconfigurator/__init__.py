@@ -22,7 +22,7 @@ from kerncast.core.software import matching
 from kerncast.data import filters
 from kerncast.data.formats import Head, Imported, Importer, Options, numbered_after
 from kerncast.data.formats.aiconfigurator import tables as places
-from kerncast.data.formats.aiconfigurator.kinds import KINDS, Kind, Rows
+from kerncast.data.formats.aiconfigurator.kinds import KINDS, Kind, TableRows
 from kerncast.data.formats.aiconfigurator.tables import (
     SUFFIX,
     Place,
@@ -44,7 +44,7 @@ LEFT_OUT_SHOWN = 50
 IDENTITY = ("device", "framework", "version")
 ROWS = "rows"
 
-Wanted = Mapping[str, tuple[Rows, ...]]
+Wanted = Mapping[str, tuple[TableRows, ...]]
 """The kinds to read, each with the families to keep of it."""
 
 
@@ -114,7 +114,7 @@ def _said(note: str, of: Sequence[Place]) -> str:
 
 
 def _rows(
-    table: pl.DataFrame, place: Place, kind: Kind, wanted: tuple[Rows, ...], options: Options, before: int
+    table: pl.DataFrame, place: Place, kind: Kind, wanted: tuple[TableRows, ...], options: Options, before: int
 ) -> Iterator[Imported]:
     """The rows of one table. In a folder each file counts its own lines; the tables of an archive are numbered through."""
     own = _own_devices(table) if options.device is not None else {}
@@ -137,7 +137,7 @@ def _wanted(only: Iterable[str]) -> Wanted:
     every = {kind.name: kind.rows for kind in KINDS.values()}
     names = {kind.name for kind in KINDS.values()}
     names |= {name for rows in every.values() for row in rows for name in (row.family_id, row.family_id.partition("/")[0])}
-    found: dict[str, tuple[Rows, ...]] = {}
+    found: dict[str, tuple[TableRows, ...]] = {}
     for name in only:
         if name not in names:
             raise NotFound.named("op or table", name, names)
@@ -294,7 +294,7 @@ def _with_place(table: pl.DataFrame, place: Place) -> tuple[pl.DataFrame, list[s
 
 
 def _converted(
-    table: pl.DataFrame, kind: Kind, wanted: tuple[Rows, ...], options: Options, own: Mapping[str, str]
+    table: pl.DataFrame, kind: Kind, wanted: tuple[TableRows, ...], options: Options, own: Mapping[str, str]
 ) -> list[Imported]:
     table = checked(table, kind)
     if own:

@@ -23,7 +23,7 @@ Problem = Mapping[str, str | pl.Expr]
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of a table; of whole numbers, unless it is textual."""
 
     name: str
@@ -35,18 +35,18 @@ class Column:
     words: str = ""
 
 
-def whole(name: str, default: Default = None, only: str = "", words: str = "") -> Column:
+def whole(name: str, default: Default = None, only: str = "", words: str = "") -> TableColumn:
     """A column of whole numbers."""
-    return Column(name, default, False, only, words)
+    return TableColumn(name, default, False, only, words)
 
 
-def text(name: str, default: Default = None, only: str = "", words: str = "") -> Column:
+def text(name: str, default: Default = None, only: str = "", words: str = "") -> TableColumn:
     """A column of texts."""
-    return Column(name, default, True, only, words)
+    return TableColumn(name, default, True, only, words)
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TableRows:
     """What the rows of a table, or some of them, become."""
 
     family_id: str
@@ -83,8 +83,8 @@ class Kind:
     name: str
     ops: Mapping[str, str]
     """What `op_name` may be, and what that means where rows of one kind are of several."""
-    columns: tuple[Column, ...]
-    rows: tuple[Rows, ...]
+    columns: tuple[TableColumn, ...]
+    rows: tuple[TableRows, ...]
     framework: str | None = None
     """The program whose `version` it is, where that is not the framework's."""
     unused: tuple[str, ...] = ()
@@ -138,15 +138,23 @@ _IMBALANCE = (
 ).round().cast(pl.Int64)  # fmt: skip
 
 
+def _library(
+    name: str, ops: Mapping[str, str] | str, columns: tuple[TableColumn, ...], op: str, problem: Problem,
+    types: Mapping[str, str], framework: str | None = None, unused: tuple[str, ...] = (),
+) -> Kind:  # fmt: skip
+    """A kind whose rows are all of one op, which has one family, `library`."""
+    rows = (TableRows(f"{op}/library", problem, types),)
+    return Kind(name, {ops: ""} if isinstance(ops, str) else ops, columns, rows, framework, unused)
+
+
 def _collective(name: str, dtype: str, framework: str | None, unused: tuple[str, ...] = ()) -> Kind:
     columns = (text(dtype), whole("num_gpus"), whole("message_size"))
-    rows = Rows("collective/library", _MESSAGE, {"dtype": dtype})
-    return Kind(name, _COLLECTIVES, columns, (rows,), framework, unused)
+    return _library(name, _COLLECTIVES, columns, "collective", _MESSAGE, {"dtype": dtype}, framework, unused)
 
 
 def _quantize(name: str, part: str) -> Kind:
     problem: Problem = {"M": "m", "K": "k", "part": pl.lit(part)}
-    return Kind(name, {part: part}, _QUANTIZE, (Rows("quantize/library", problem, {"dtype": "quant_dtype"}),))
+    return _library(name, {part: part}, _QUANTIZE, "quantize", problem, {"dtype": "quant_dtype"})
 
 
 # Rows of linear attention are of two ops, which the code path tells apart: the short convolution, and what follows it.
@@ -180,8 +188,8 @@ def _recurrent(name: str, heads: Mapping[str, str], channels: pl.Expr, unused: t
     convolution: Problem = {**shared, "channels": channels, "width": "d_conv"}
     states: Problem = {**shared, **heads, "kind": pl.lit(name), "state_dtype": pl.lit("fp32")}
     rows = (
-        Rows("causal_conv/library", convolution, chosen=_IS_CONVOLUTION),
-        Rows("linear_attention/library", states),
+        TableRows("causal_conv/library", convolution, chosen=_IS_CONVOLUTION),
+        TableRows("linear_attention/library", states),
     )
     return Kind(name, {name: ""}, columns, rows, unused=("num_tokens", *unused))
 
@@ -190,110 +198,59 @@ def _recurrent(name: str, heads: Mapping[str, str], channels: pl.Expr, unused: t
 _PRODUCT: Problem = {"M": "m", "N": "n", "K": "k", "layout": pl.lit("rcr")}
 # Weight-only quantisation: bf16 activations, narrow weights.
 _WEIGHT_ONLY = {"int8_wo": "int8", "int4_wo": "int4"}
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind(
-            "gemm",
-            {"gemm": ""},
-            (text("gemm_dtype"), whole("m"), whole("n"), whole("k")),
-            (
-                Rows("mixed_mm/library", {**_PRODUCT, "dtype": pl.lit("bf16")}, {"b_dtype": "gemm_dtype"}, _WEIGHT_ONLY,
-                     col("gemm_dtype").is_in(list(_WEIGHT_ONLY))),
-                # SmoothQuant multiplies int8 by int8.
-                Rows("gemm/library", _PRODUCT, {"dtype": "gemm_dtype"}, {"sq": "int8"}),
-            ),
+_EXPERTS: Problem = {
+    "tokens": "num_tokens",
+    "hidden": "hidden_size",
+    "inter": "inter_size",
+    "top_k": "topk",
+    "experts": "num_experts",
+    "tp": "moe_tp_size",
+    "ep": "moe_ep_size",
+    "imbalance": _IMBALANCE,
+}
+_KINDS = (
+    Kind(
+        "gemm",
+        {"gemm": ""},
+        (text("gemm_dtype"), whole("m"), whole("n"), whole("k")),
+        (
+            TableRows("mixed_mm/library", {**_PRODUCT, "dtype": pl.lit("bf16")}, {"b_dtype": "gemm_dtype"}, _WEIGHT_ONLY,
+                      col("gemm_dtype").is_in(list(_WEIGHT_ONLY))),
+            # SmoothQuant multiplies int8 by int8.
+            TableRows("gemm/library", _PRODUCT, {"dtype": "gemm_dtype"}, {"sq": "int8"}),
         ),
-        Kind(
-            "context_attention",
-            {"context_attention": ""},
-            _ATTENTION,
-            (Rows("attention_context/library", {**_HEADS, "seq_len": "isl", "past_len": "step"}, _ATTENTION_DTYPES),),
-        ),
-        Kind(
-            "generation_attention",
-            {"generation_attention": ""},
-            _ATTENTION,
-            (Rows("attention_generation/library", {**_HEADS, "context_len": col("isl") + col("step")}, _ATTENTION_DTYPES),),
-        ),
-        Kind(
-            "encoder_attention",
-            {"encoder_attention": ""},
-            (whole("batch_size"), whole("isl"), whole("num_heads"), whole("head_dim"), text("attn_dtype")),
-            (
-                Rows(
-                    "attention_encoder/library",
-                    {"batch": "batch_size", "seq_len": "isl", "heads": "num_heads", "head_dim": "head_dim"},
-                    {"dtype": "attn_dtype"},
-                ),
-            ),
-        ),
-        Kind(
-            "moe",
-            {"moe": ""},
-            (
-                text("moe_dtype"), whole("num_tokens"), whole("hidden_size"), whole("inter_size"), whole("topk"),
-                whole("num_experts"), whole("moe_tp_size"), whole("moe_ep_size"),
-                text("distribution", "balanced", f"balanced|{_POWER_LAW}", "balanced or power_law_X with X up to 99.99"),
-            ),
-            (
-                Rows(
-                    "moe/library",
-                    {
-                        "tokens": "num_tokens", "hidden": "hidden_size", "inter": "inter_size", "top_k": "topk",
-                        "experts": "num_experts", "tp": "moe_tp_size", "ep": "moe_ep_size", "imbalance": _IMBALANCE,
-                    },
-                    {"dtype": "moe_dtype"},
-                ),
-            ),
-        ),
-        Kind(
-            "context_mla",
-            {"mla_context": ""},
-            _MLA,
-            (
-                Rows(
-                    "mla_context/library",
-                    {"batch": "batch_size", "heads": "num_heads", "seq_len": "isl", "past_len": "step"},
-                    _MLA_DTYPES,
-                ),
-            ),
-            unused=("tp_size",),
-        ),
-        Kind(
-            "generation_mla",
-            {"mla_generation": ""},
-            _MLA,
-            (
-                Rows(
-                    "mla_generation/library",
-                    {"batch": "batch_size", "heads": "num_heads", "context_len": col("isl") + col("step")},
-                    _MLA_DTYPES,
-                ),
-            ),
-            unused=("tp_size",),
-        ),
-        Kind(
-            "mla_bmm",
-            {"mla_gen_pre": "pre", "mla_gen_post": "post"},
-            (text("bmm_dtype"), whole("num_tokens"), whole("num_heads")),
-            (
-                Rows(
-                    "mla_bmm/library",
-                    {"tokens": "num_tokens", "heads": "num_heads", "stage": col("op_name")},
-                    {"dtype": "bmm_dtype"},
-                ),
-            ),
-        ),
-        _collective("nccl", "nccl_dtype", "NCCL"),
-        _collective("oneccl", "nccl_dtype", "oneCCL"),
-        # `backend` and `implementation` say again what `kernel_source` says: whose code, eager or in a graph.
-        _collective("custom_allreduce", "allreduce_dtype", None, ("backend", "implementation")),
-        _quantize("scale_matrix", "scale_matrix"),
-        _quantize("computescale", "compute_scale"),
-        _recurrent("gdn", _HEADS_OF_STATES, _QKV_CHANNELS),
-        _recurrent("kda", _HEADS_OF_STATES, _QKV_CHANNELS),
-        # `chunk_size` is how the model's own code cuts a prompt; the convolution is not cut.
-        _recurrent("mamba2", _GROUPS_OF_STATES, _MAMBA_CHANNELS, ("chunk_size",)),
-    )
-}  # fmt: skip
+    ),
+    _library("context_attention", "context_attention", _ATTENTION, "attention_context",
+             {**_HEADS, "seq_len": "isl", "past_len": "step"}, _ATTENTION_DTYPES),
+    _library("generation_attention", "generation_attention", _ATTENTION, "attention_generation",
+             {**_HEADS, "context_len": col("isl") + col("step")}, _ATTENTION_DTYPES),
+    _library("encoder_attention", "encoder_attention",
+             (whole("batch_size"), whole("isl"), whole("num_heads"), whole("head_dim"), text("attn_dtype")),
+             "attention_encoder", {"batch": "batch_size", "seq_len": "isl", "heads": "num_heads", "head_dim": "head_dim"},
+             {"dtype": "attn_dtype"}),
+    _library("moe", "moe",
+             (text("moe_dtype"), whole("num_tokens"), whole("hidden_size"), whole("inter_size"), whole("topk"),
+              whole("num_experts"), whole("moe_tp_size"), whole("moe_ep_size"),
+              text("distribution", "balanced", f"balanced|{_POWER_LAW}", "balanced or power_law_X with X up to 99.99")),
+             "moe", _EXPERTS, {"dtype": "moe_dtype"}),
+    _library("context_mla", "mla_context", _MLA, "mla_context",
+             {"batch": "batch_size", "heads": "num_heads", "seq_len": "isl", "past_len": "step"}, _MLA_DTYPES,
+             unused=("tp_size",)),
+    _library("generation_mla", "mla_generation", _MLA, "mla_generation",
+             {"batch": "batch_size", "heads": "num_heads", "context_len": col("isl") + col("step")}, _MLA_DTYPES,
+             unused=("tp_size",)),
+    _library("mla_bmm", {"mla_gen_pre": "pre", "mla_gen_post": "post"},
+             (text("bmm_dtype"), whole("num_tokens"), whole("num_heads")),
+             "mla_bmm", {"tokens": "num_tokens", "heads": "num_heads", "stage": col("op_name")}, {"dtype": "bmm_dtype"}),
+    _collective("nccl", "nccl_dtype", "NCCL"),
+    _collective("oneccl", "nccl_dtype", "oneCCL"),
+    # `backend` and `implementation` say again what `kernel_source` says: whose code, eager or in a graph.
+    _collective("custom_allreduce", "allreduce_dtype", None, ("backend", "implementation")),
+    _quantize("scale_matrix", "scale_matrix"),
+    _quantize("computescale", "compute_scale"),
+    _recurrent("gdn", _HEADS_OF_STATES, _QKV_CHANNELS),
+    _recurrent("kda", _HEADS_OF_STATES, _QKV_CHANNELS),
+    # `chunk_size` is how the model's own code cuts a prompt; the convolution is not cut.
+    _recurrent("mamba2", _GROUPS_OF_STATES, _MAMBA_CHANNELS, ("chunk_size",)),
+)  # fmt: skip
+KINDS = {kind.name: kind for kind in _KINDS}

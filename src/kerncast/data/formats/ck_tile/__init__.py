@@ -24,7 +24,7 @@ from kerncast.data import schema
 from kerncast.data.formats import Head, Imported, Importer, Options, extra_columns, measured_on
 from kerncast.data.formats.ck_tile.text import COLUMNS, frame_of, read_text, timed
 from kerncast.data.skipping import Skips
-from kerncast.data.tables import LINE, as_type, read_csv_text, read_parquet_table, respelled
+from kerncast.data.tables import LINE, as_type, plain_text, read_csv_text, read_parquet_table, respelled
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library import devices
 from kerncast.library.families.gemm_ck_tile import ck_tile
@@ -142,7 +142,7 @@ Rows = tuple[Family, pl.DataFrame, Device | None]
 Found = tuple[list[Rows], pl.DataFrame | None]
 
 
-class CkTile(Importer):
+class CkTileBenchmarks(Importer):
     """Any file that CK Tile's benchmarks write."""
 
     name = "ck-tile"
@@ -174,7 +174,7 @@ class CkTile(Importer):
 
 
 def _from_text(path: Path, options: Options, padded: Counter[str]) -> Found:
-    text = _text(path)
+    text = plain_text(JSON.read(path)).replace("\r\n", "\n")
     header = {cell.strip().casefold() for cell in text.partition("\n")[0].split(",")}
     if "kernel" in header and len(header & {name.casefold() for name in CONV_SIZES}) * 2 >= len(CONV_SIZES):
         table = respelled(read_csv_text(path, options.skips), (*CONV_CSV, *CONV_MORE))
@@ -183,7 +183,7 @@ def _from_text(path: Path, options: Options, padded: Counter[str]) -> Found:
     document = read_text(text, options.skips)
     if not document.attempts:
         said = f" ({options.skips.told()})" if options.skips.rows else ""
-        raise BadFile(f"there is no benchmark in it{said}: expected {CkTile.doc}")
+        raise BadFile(f"there is no benchmark in it{said}: expected {CkTileBenchmarks.doc}")
     return _gemm(frame_of(document.attempts), _device(document.arch, options), options.skips, padded), None
 
 
@@ -194,13 +194,6 @@ def _require(table: pl.DataFrame, where: str, names: Iterable[str]) -> None:
         raise BadFile(f"{where}there is no column '{missing[0]}', which these rows need")
     if not {"latency_ms", "tflops"} & set(table.columns):
         raise BadFile(f"{where}there is neither a column 'latency_ms' nor a rate, so no row has a time")
-
-
-def _text(path: Path) -> str:
-    try:
-        return JSON.read(path).decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise BadFile(f"not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
 
 
 class UnknownArch(InvalidValue):

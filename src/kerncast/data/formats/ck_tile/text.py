@@ -33,7 +33,7 @@ UNNAMED = "a benchmark must have a kernel's name and sizes"
 
 
 @dataclass(frozen=True)
-class Attempt:
+class TimedKernel:
     """One kernel on one product, from any of the formats."""
 
     source_line: int
@@ -52,14 +52,14 @@ class Attempt:
 
 
 COLUMNS: dict[str, type[pl.DataType]] = {
-    **{field.name: pl.String for field in fields(Attempt)},
+    **{field.name: pl.String for field in fields(TimedKernel)},
     **dict.fromkeys((LINE, "m", "n", "k", "split_k"), pl.Int64),
     **dict.fromkeys(("latency_ms", "tflops"), pl.Float64),
     "is_valid": pl.Boolean,
 }
 
 
-def frame_of(attempts: list[Attempt]) -> pl.DataFrame:
+def frame_of(attempts: list[TimedKernel]) -> pl.DataFrame:
     """Attempts as a table."""
     return pl.DataFrame({name: [getattr(attempt, name) for attempt in attempts] for name in COLUMNS}, schema=COLUMNS)
 
@@ -68,7 +68,7 @@ def frame_of(attempts: list[Attempt]) -> pl.DataFrame:
 class Document:
     """The contents of one text."""
 
-    attempts: list[Attempt]
+    attempts: list[TimedKernel]
     arch: str | None = None
 
 
@@ -116,7 +116,7 @@ class _Header:
     layout: str | None
 
 
-def _log(text: str, skips: Skips) -> Iterator[Attempt]:
+def _log(text: str, skips: Skips) -> Iterator[TimedKernel]:
     """The blocks of a log. A block ends with its last brace, or where the next one or the next shape begins."""
     header: _Header | None = None
     block: list[str] = []
@@ -150,7 +150,7 @@ def _decoded(text: str) -> Any:
         return None
 
 
-def _attempt(block: Any, line: int, header: _Header | None, skips: Skips, text: Any) -> Attempt | None:
+def _attempt(block: Any, line: int, header: _Header | None, skips: Skips, text: Any) -> TimedKernel | None:
     """One benchmark. The problem is in the block, or in the `Shape` line above it."""
     block = _object(block)
     name, problem, measured = _word(block.get("name")), _object(block.get("problem")), _object(block.get("perf_result"))
@@ -168,7 +168,7 @@ def _attempt(block: Any, line: int, header: _Header | None, skips: Skips, text: 
             skips.one(bad_row(line, CONTRADICTION), text)
             return None
         dtype, layout = dtype or header.dtype, layout or header.layout
-    return Attempt(line, name, m, n, k, split_k, dtype, layout, _number(measured.get(LATENCY)), _number(measured.get(RATE)))
+    return TimedKernel(line, name, m, n, k, split_k, dtype, layout, _number(measured.get(LATENCY)), _number(measured.get(RATE)))
 
 
 def _layout(problem: Mapping[str, Any]) -> str | None:
@@ -177,7 +177,7 @@ def _layout(problem: Mapping[str, Any]) -> str | None:
     return "".join(letters) if all(letter in ("r", "c") for letter in letters) else None
 
 
-def _results(whole: Mapping[str, Any], skips: Skips) -> Iterator[Attempt]:
+def _results(whole: Mapping[str, Any], skips: Skips) -> Iterator[TimedKernel]:
     """The benchmarks of a results file, numbered consecutively."""
     metadata = _object(whole.get("metadata"))
     dtype, layout = _word(metadata.get("dtype")), _word(metadata.get("layout"))
@@ -196,7 +196,7 @@ def _results(whole: Mapping[str, Any], skips: Skips) -> Iterator[Attempt]:
                 continue
             times = _number(entry.get("avg_time_ms")), _number(entry.get("tflops"))
             error = _word(entry.get("error")) or None
-            yield Attempt(
+            yield TimedKernel(
                 number, name, m, n, k, split_k, dtype, layout, *times, bool(entry.get("is_valid", True)), error
             )  # fmt: skip
 

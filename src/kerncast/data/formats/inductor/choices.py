@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kerncast.data.choices import OPS, LeftOut, Solution, Target, Tile, choice, of_tile, require_triton
+from kerncast.data.choices import OPS, ChoiceTarget, LeftOutChoices, Solution, TritonTile, choice, of_tile, require_triton
+from kerncast.data.formats.inductor.logs import runs_of
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library.families.torch_products import dtype_of, storage_of
 
@@ -30,7 +31,6 @@ KEY = re.compile(r"(?:(?P<device>.*?)\+)?(?P<inputs>\(\(torch\.[^+]*\),?\))(?:\+
 LONGEST_KEY = 2_000
 NUMBERS = r"\[(\d{1,18}(?:, \d{1,18})*)\]"
 INPUT = re.compile(rf"\((torch\.\w+), {NUMBERS}, {NUMBERS}\)", re.ASCII)
-LOGGED = re.compile(r"\(([^,()]+), ([^,()]+), ([^,()]+)\)")
 # The only template that belongs to the family; persistent and TMA variants, decompose_k, CUTLASS … are other kernels.
 PLAIN = tuple(f"{prefix}{op}" for prefix in ("triton::", "") for op in OPS)
 LIBRARY_PREFIX = "aten::"
@@ -63,12 +63,7 @@ def is_lookup_table(data: Mapping[Any, Any]) -> bool:
     return bool(data) and any(isinstance(key, str) and len(key) <= LONGEST_KEY and KEY.fullmatch(key) for key in data)
 
 
-def is_log(data: Sequence[Any]) -> bool:
-    """Whether a list looks like a log of max-autotune."""
-    return any(isinstance(item, dict) and any(LOGGED.fullmatch(str(key)) for key in item) for item in data)
-
-
-def read_lookup_table(data: Mapping[str, Any], target: Target) -> Iterator[Solution | LeftOut]:
+def read_lookup_table(data: Mapping[str, Any], target: ChoiceTarget) -> Iterator[Solution | LeftOutChoices]:
     """The choices of a table; where the device has its own key for a problem, keys without a device are left out."""
     require_triton(target, TABLE)
     keys = [Key.read(text) for text in data]
@@ -79,34 +74,34 @@ def read_lookup_table(data: Mapping[str, Any], target: Target) -> Iterator[Solut
             raise BadFile(f"a key of a lookup table has a list of configs, got {configs!r:.100} for '{key.text:.200}'")
         count = len(configs)
         if key.device and not target.is_on(key.device):
-            yield LeftOut("device", key.device, count)
+            yield LeftOutChoices("device", key.device, count)
         elif key.op not in (*OPS, BIASED) or (key.scalars and key.scalars != SCALARS):
-            yield LeftOut("op", key.op, count)
+            yield LeftOutChoices("op", key.op, count)
         elif not key.device and (key.inputs, key.op) in answered:
-            yield LeftOut("superseded", count=count)
+            yield LeftOutChoices("superseded", count=count)
         else:
             if key.device and count:
                 answered.add((key.inputs, key.op))
             yield from _of_key(key, configs)
 
 
-def _of_key(key: Key, configs: Sequence[Any]) -> Iterator[Solution | LeftOut]:
+def _of_key(key: Key, configs: Sequence[Any]) -> Iterator[Solution | LeftOutChoices]:
     problem = _problem(key)
     for config in configs:
         template = config.get("template_id") if isinstance(config, dict) else None
         if not isinstance(template, str):
             raise BadFile(f"a config of a lookup table names its template_id, got {config!r:.200} for '{key.text:.200}'")
-        if isinstance(problem, LeftOut):
+        if isinstance(problem, LeftOutChoices):
             yield problem
         elif template.startswith(LIBRARY_PREFIX):
             yield choice(problem, {"kind": "library"})
         elif template in PLAIN:
-            yield of_tile(problem, Tile.read(config))
+            yield of_tile(problem, TritonTile.read(config))
         else:
-            yield LeftOut("template", template)
+            yield LeftOutChoices("template", template)
 
 
-def _problem(key: Key) -> dict[str, Any] | LeftOut:
+def _problem(key: Key) -> dict[str, Any] | LeftOutChoices:
     """The product that a key describes."""
     parts = list(INPUT.finditer(key.inputs))
     shapes = [tuple(map(int, part[2].split(", "))) for part in parts]
@@ -121,62 +116,42 @@ def _problem(key: Key) -> dict[str, Any] | LeftOut:
     dtypes = [part[1] for part in parts]
     dtype = dtype_of(dtypes[0])
     if dtype is None or len(set(dtypes)) > 1:
-        return LeftOut("dtype", ", ".join(dtypes))
+        return LeftOutChoices("dtype", ", ".join(dtypes))
     if bias and added not in (((n,), (1,)), ((m, n), (0, 1))):
-        return LeftOut("layout", key.text)
-    letters = [_storage(shape, stride) for shape, stride in zip(shapes, strides, strict=True)]
-    if None in letters:
-        return LeftOut("layout", key.text)
+        return LeftOutChoices("layout", key.text)
+    stored = [storage_of(shape, stride) for shape, stride in zip(shapes, strides, strict=True)]
+    # A packed matrix has no gap between its rows or its columns.
+    letters = [
+        found[0]
+        for found, shape in zip(stored, shapes, strict=True)
+        if found is not None and found[1] == (shape[-1] if found[0] == "r" else shape[-2])
+    ]
+    if len(letters) < len(shapes):
+        return LeftOutChoices("layout", key.text)
     return {
         "M": m,
         "N": n,
         "K": k,
         "batch": batch[0] if batch else 1,
         "dtype": dtype,
-        "layout": "".join(map(str, letters)) + "r",
+        "layout": "".join(letters) + "r",
         **({"bias": True} if bias else {}),
     }
 
 
-def _storage(shape: tuple[int, ...], stride: tuple[int, ...]) -> str | None:
-    """`r` or `c` for a packed matrix; None: it is not packed."""
-    found = storage_of(shape, stride)
-    if found is None:
-        return None
-    letter, leading = found
-    return letter if leading == (shape[-1] if letter == "r" else shape[-2]) else None
-
-
-def read_log(data: Sequence[Any], target: Target) -> Iterator[Solution | LeftOut]:
+def read_log(data: Sequence[Any], target: ChoiceTarget) -> Iterator[Solution | LeftOutChoices]:
     """The choices of a log, the fastest of each run first."""
     require_triton(target, LOG)
-    for item in data:
-        if not isinstance(item, dict):
-            raise BadFile(f"an entry of a max-autotune log is an object, got {item!r:.100}")
-        op = item.get("kernel_type", OPS[0])
-        for key, listed in item.items():
-            shape = LOGGED.fullmatch(str(key))
-            if shape is None:
-                continue  # other keys: what was invoked, and the kernel's type
-            if not isinstance(listed, list):
-                raise BadFile(f"'{key}' of a max-autotune log has a list of what was timed, got {listed!r:.100}")
-            timed = [part for part in listed if part is not None]  # null: a kind of kernel that the log does not describe
-            if not all(isinstance(part, dict) and isinstance(part.get("time"), int | float) for part in timed):
-                raise BadFile(f"every entry under '{key}' of a max-autotune log must have a number under `time`")
-            timed.sort(key=lambda part: part["time"])
-            if op != OPS[0]:
-                yield LeftOut("op", str(op), len(timed))
-            elif not all(re.fullmatch(r"[0-9]{1,18}", size) for size in shape.groups()):
-                yield LeftOut("shape", key, len(timed))
-            else:
-                yield from _of_run(dict(zip("MKN", map(int, shape.groups()), strict=True)), timed)
-
-
-def _of_run(problem: dict[str, int], timed: Sequence[Mapping[str, Any]]) -> Iterator[Solution | LeftOut]:
-    for part in timed:
-        if part.get("type") == "triton":
-            yield of_tile(problem, Tile.read(part))
-        elif part.get("type") == "cublas":
-            yield choice(problem, {"kind": "library"})
-        else:
-            raise InvalidValue(f"the type of a choice in a max-autotune log is triton or cublas, got {part.get('type')!r}")
+    for op, key, problem, listed in runs_of(data):
+        timed = [part for part in listed if part is not None]  # null: a kind of kernel that the log does not describe
+        if not all(isinstance(part, dict) and isinstance(part.get("time"), int | float) for part in timed):
+            raise BadFile(f"every entry under '{key}' of a max-autotune log must have a number under `time`")
+        if op != OPS[0] or problem is None:
+            yield LeftOutChoices("op", op, len(timed)) if op != OPS[0] else LeftOutChoices("shape", key, len(timed))
+            continue
+        for part in sorted(timed, key=lambda part: part["time"]):
+            kind = part.get("type")
+            if kind not in ("triton", "cublas"):
+                raise InvalidValue(f"the type of a choice in a max-autotune log is triton or cublas, got {kind!r}")
+            library = choice(problem, {"kind": "library"}) if kind == "cublas" else None
+            yield library or of_tile(problem, TritonTile.read(part))

@@ -54,7 +54,7 @@ UNTOLD = "a template whose tile the log does not give (torch prints it from 2.5 
 
 
 @dataclass(frozen=True)
-class Choice:
+class TimedChoice:
     """A choice that was timed; `ms` is None if it did not run."""
 
     line: int
@@ -74,7 +74,7 @@ class Autotune:
     line: int
     op: str
     inputs: Sequence[Described] = ()
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[TimedChoice] = field(default_factory=list)
     device: str | None = None
     """What the driver calls the GPU, if the log says so."""
     total: int | None = None
@@ -225,7 +225,7 @@ def _add(stream: _Stream, number: int, timed: re.Match[str], skips: Skips) -> No
         return
     else:
         ms = _exact(stream.stats, timed["name"], printed, timed["share"])
-    stream.open.choices.append(Choice(number, described(timed["name"], timed["about"] or ""), ms))
+    stream.open.choices.append(TimedChoice(number, described(timed["name"], timed["about"] or ""), ms))
 
 
 def _exact(stats: Stats | None, name: str, printed: float, share: str | None) -> float:
@@ -333,13 +333,13 @@ def _tensor_of_node(node: Any) -> Described:
     return {**found, **({"dtype": str(node["dtype"])} if "dtype" in node else {})}
 
 
-def _choice_of_line(item: Mapping[str, Any], number: int) -> Choice:
+def _choice_of_line(item: Mapping[str, Any], number: int) -> TimedChoice:
     ms = milliseconds(item["benchmark_result"], number)
     backend, op = str(item.get("backend")), str(item["op_name"])
     if backend == "Triton":
-        return Choice(number, {**_tile(item), "name": f"triton_{op}"}, ms)
+        return TimedChoice(number, {**_tile(item), "name": f"triton_{op}"}, ms)
     called = str(item.get("kernel_call_name") or item.get("kernel_name") or backend.lower()).rpartition(".")[2]
-    return Choice(number, described("cpp_" if backend == "CPP" else called, ""), ms)
+    return TimedChoice(number, described("cpp_" if backend == "CPP" else called, ""), ms)
 
 
 def _tile(item: Mapping[str, Any]) -> Described:
@@ -359,39 +359,44 @@ def _tile(item: Mapping[str, Any]) -> Described:
     }  # fmt: skip
 
 
-def read_list(data: Any, skips: Skips) -> Iterator[Autotune]:
-    """The autotunes of a `TORCHINDUCTOR_MM_LOGGING_FILE`; a line is the number of a timing."""
-    number = 0
+def runs_of(data: Any) -> Iterator[tuple[str, str, dict[str, int] | None, list[Any]]]:
+    """The runs in such a list: the op, the text of its sizes, the sizes (None: they are symbols), and what was timed."""
     for item in data:
         if not isinstance(item, dict):
             raise BadFile(f"an entry of a max-autotune log is an object, got {item!r:.100}")
-        op = str(item.get("kernel_type", LISTED[0]))
         for key, listed in item.items():
             sizes = LOGGED.fullmatch(str(key))
             if sizes is None:
-                continue  # other keys: the kernel's type
+                continue  # other keys: what was invoked, and the kernel's type
             if not isinstance(listed, list):
                 raise BadFile(f"'{key:.100}' of a max-autotune log has a list of what was timed, got {listed!r:.100}")
-            found = Autotune(number + 1, op)
-            if op in LISTED and all(re.fullmatch(r"[0-9]{1,18}", size) for size in sizes.groups()):
-                found.problem = dict(zip("MKN", map(int, sizes.groups()), strict=True))
-            for part in listed:
-                number += 1
-                if part is None:
-                    continue  # a kind of kernel that the log does not describe
-                try:
-                    found.choices.append(_choice_of_list(part, op, number))
-                except BadRows as error:
-                    skips.one(error, part)
-            yield found
+            known = all(re.fullmatch(r"[0-9]{1,18}", size) for size in sizes.groups())
+            problem = dict(zip("MKN", map(int, sizes.groups()), strict=True)) if known else None
+            yield str(item.get("kernel_type", LISTED[0])), key, problem, listed
 
 
-def _choice_of_list(part: Any, op: str, number: int) -> Choice:
+def read_list(data: Any, skips: Skips) -> Iterator[Autotune]:
+    """The autotunes of a `TORCHINDUCTOR_MM_LOGGING_FILE`; a line is the number of a timing."""
+    number = 0
+    for op, _, problem, listed in runs_of(data):
+        run = Autotune(number + 1, op, problem=problem if op in LISTED else None)
+        for part in listed:
+            number += 1
+            if part is None:
+                continue  # a kind of kernel that the log does not describe
+            try:
+                run.choices.append(_choice_of_list(part, op, number))
+            except BadRows as error:
+                skips.one(error, part)
+        yield run
+
+
+def _choice_of_list(part: Any, op: str, number: int) -> TimedChoice:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in ("triton", "cublas"):
         raise bad_row(number, "a timing must be an object with the type triton or cublas", part)
     ms = milliseconds(part.get("time"), number)
-    return Choice(number, {**_tile(part), "name": f"triton_{op}"} if kind == "triton" else described(op, ""), ms)
+    return TimedChoice(number, {**_tile(part), "name": f"triton_{op}"} if kind == "triton" else described(op, ""), ms)
 
 
 def milliseconds(time: Any, number: int) -> float | None:

@@ -23,7 +23,7 @@ LONGEST_STEM = 120
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredProblem:
     """The rows of one problem on one device."""
 
     family: Family
@@ -64,7 +64,7 @@ def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{COLUMN_PREFIX}{name}": row[name] for name in MEASURED if name in RESTORED and row.get(name) is not None}
 
 
-def split(dataset: Dataset, name: str | None, where: Sequence[str]) -> Iterator[Measured]:
+def split(dataset: Dataset, name: str | None, where: Sequence[str]) -> Iterator[MeasuredProblem]:
     """The rows, a problem and a device at a time, in the order of their first rows."""
     family, rows = rows_to_write(dataset, name, where)
     names = list(family.problem.parameters)
@@ -74,10 +74,10 @@ def split(dataset: Dataset, name: str | None, where: Sequence[str]) -> Iterator[
         device = dataset.device(first["device"])
         told = device.title if (found := device_of(device.title)) is not None and found.name == device.name else device.name
         problem = {name: first[f"problem.{name}"] for name in names if first[f"problem.{name}"] is not None}
-        yield Measured(family, told, problem, group.to_dicts())
+        yield MeasuredProblem(family, told, problem, group.to_dicts())
 
 
-def write_each(parts: Sequence[Measured], out: Path, content: Callable[[Measured], Any]) -> list[Path]:
+def write_each(parts: Sequence[MeasuredProblem], out: Path, content: Callable[[MeasuredProblem], Any]) -> list[Path]:
     """One JSON file, or a folder of them if there are several problems or devices."""
     if len(parts) == 1:
         write_bytes(out, _json(content(parts[0])))
@@ -93,7 +93,7 @@ def _json(document: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
-def _stem(part: Measured, parts: Sequence[Measured]) -> str:
+def _stem(part: MeasuredProblem, parts: Sequence[MeasuredProblem]) -> str:
     """What tells a file from the others: the parameters that differ."""
     varying = [name for name in part.problem if len({repr(other.problem.get(name)) for other in parts}) > 1]
     words = [f"{name}{part.problem[name]}" for name in varying]
@@ -114,7 +114,7 @@ def write_kernel_tuner(dataset: Dataset, out: Path, family: str | None, where: S
     return write_each(list(split(dataset, family, where)), out, _cache_of)
 
 
-def _cache_of(part: Measured) -> dict[str, Any]:
+def _cache_of(part: MeasuredProblem) -> dict[str, Any]:
     names = part.parameters
     values = {name: list(dict.fromkeys(row[f"config.{name}"] for row in part.rows)) for name in names}
     attempts: dict[str, list[Mapping[str, Any]]] = {}
@@ -138,7 +138,7 @@ def _numbers(problem: Mapping[str, Any]) -> Sequence[int]:
     return [value for value in problem.values() if type(value) is int]
 
 
-def _cache_entry(part: Measured, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _cache_entry(part: MeasuredProblem, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     good = [row for row in rows if row["status"] == "ok"]
     row = good[0] if good else rows[0]
     compiling = row["compile_ns"] or 0.0
@@ -180,7 +180,7 @@ def write_t4(dataset: Dataset, out: Path, family: str | None, where: Sequence[st
     return write_each(list(split(dataset, family, where)), out, _t4_of)
 
 
-def _t4_of(part: Measured) -> dict[str, Any]:
+def _t4_of(part: MeasuredProblem) -> dict[str, Any]:
     metadata = {"timeunit": "milliseconds", "kernel_name": part.kernel, "device_name": part.device, **part.header}
     if part.sizes:
         metadata["problem_size"] = part.sizes
@@ -191,7 +191,7 @@ def _t4_of(part: Measured) -> dict[str, Any]:
     }
 
 
-def _t4_result(part: Measured, row: Mapping[str, Any]) -> dict[str, Any]:
+def _t4_result(part: MeasuredProblem, row: Mapping[str, Any]) -> dict[str, Any]:
     time, compiling = row["time_ns"], row["compile_ns"]
     measurements = [{"name": name, "value": value, "unit": _unit(name)} for name, value in columns_of(row).items()]
     if time is not None:

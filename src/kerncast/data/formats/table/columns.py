@@ -141,7 +141,7 @@ class Drafted:
 
 
 @dataclass
-class _Draft:
+class _DraftedColumns:
     table: pl.DataFrame
     names: set[str] = field(default_factory=lambda: set(_TAKEN))
     values: dict[str, dict[str, Values]] = field(default_factory=lambda: {"problem": {}, "config": {}})
@@ -162,7 +162,7 @@ class _Draft:
 
 def own_op(table: pl.DataFrame, columns: Iterable[str], called: str) -> Drafted | None:
     """An op with one family; None if no column looks like a size of the problem."""
-    draft = _Draft(table)
+    draft = _DraftedColumns(table)
     for column in columns:
         _place(draft, column)
     if not draft.values["problem"]:
@@ -183,7 +183,7 @@ def own_op(table: pl.DataFrame, columns: Iterable[str], called: str) -> Drafted 
 
 def own_kernels(op: str, table: pl.DataFrame, columns: Iterable[str]) -> Drafted:
     """A family of an installed op, whose kernels are told apart by these columns."""
-    draft = _Draft(table)
+    draft = _DraftedColumns(table)
     for column in columns:
         _place(draft, column, only="config")
     name = "own"
@@ -197,12 +197,12 @@ def own_kernels(op: str, table: pl.DataFrame, columns: Iterable[str]) -> Drafted
 
 def part_of(table: pl.DataFrame, column: str) -> str:
     """`problem`, `config`, or nothing if a column says neither."""
-    draft = _Draft(table)
+    draft = _DraftedColumns(table)
     _place(draft, column)
     return next((part for part, values in draft.values.items() if values), "")
 
 
-def _told(draft: _Draft) -> list[str]:
+def _told(draft: _DraftedColumns) -> list[str]:
     found = [f"assumed to be choices of the kernel: {_listed(draft.assumed)}"] if draft.assumed else []
     found += [f"left out, {why}: {_listed(columns)}" for why, columns in draft.left_out.items()]
     return found + draft.notes
@@ -212,7 +212,7 @@ def _listed(columns: Iterable[str]) -> str:
     return ", ".join(map(toml_string, columns))
 
 
-def _place(draft: _Draft, column: str, only: str = "") -> None:
+def _place(draft: _DraftedColumns, column: str, only: str = "") -> None:
     """Put one column where its name and its cells say that it belongs."""
     cells = texts(draft.table[column])
     said = {word.rstrip("0123456789") or word for word in words(column)}  # `err1` and `err2` are errors
@@ -260,7 +260,7 @@ def _why_not(said: set[str], rows: int, filled: pl.Series, whole: pl.Series, rea
     return ""
 
 
-def _place_numbers(draft: _Draft, column: str, part: str, cells: pl.Series, whole: pl.Series) -> None:
+def _place_numbers(draft: _DraftedColumns, column: str, part: str, cells: pl.Series, whole: pl.Series) -> None:
     found = sorted(int(value) for value in whole.unique().to_list())
     translated = None
     if (cells == "").sum() > ODD * cells.len() and len(found) <= MOST_LABELS:
@@ -283,7 +283,7 @@ def _spelled(cells: pl.Series, value: int) -> list[str]:
     return sorted(cells.filter(whole_numbers(cells) == value).unique().to_list())
 
 
-def _place_dtype(draft: _Draft, column: str, filled: pl.Series, meant: Mapping[str, str | None]) -> None:
+def _place_dtype(draft: _DraftedColumns, column: str, filled: pl.Series, meant: Mapping[str, str | None]) -> None:
     found = tuple(name for name in dtypes.CODES if name in meant.values())
     unknown = [text for text, name in meant.items() if name is None]
     asked = filled.is_in(unknown).sum() > ODD * filled.len()
@@ -293,7 +293,7 @@ def _place_dtype(draft: _Draft, column: str, filled: pl.Series, meant: Mapping[s
     draft.add(column, "problem", Values("dtypes", labels=found), translated, "dtype")
 
 
-def _place_labels(draft: _Draft, column: str, part: str, cells: pl.Series) -> None:
+def _place_labels(draft: _DraftedColumns, column: str, part: str, cells: pl.Series) -> None:
     counts = cells.filter(cells != "").value_counts(sort=True, name="rows")
     rare = counts.height * _ROWS_FOR_AN_ODD_LABEL <= cells.len()
     kept = counts.filter(pl.col("rows") > 1) if rare else counts

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from kerncast.core.io.foreign import decode_json, guarded
+from kerncast.core.io.foreign import JSON, decode_json, guarded
 from kerncast.core.op import Family
 from kerncast.core.parameters import Value
 from kerncast.data import schema
@@ -35,12 +35,11 @@ from kerncast.data.formats.tt_metal.vectors import (
     OtherOp,
     plain,
     problem_of,
-    read_text,
 )
 from kerncast.data.formats.tt_metal.writing import write_reshards
 from kerncast.data.json_entries import list_entries
 from kerncast.data.skipping import BadRows, Skips, bad_row
-from kerncast.data.tables import LINE
+from kerncast.data.tables import LINE, plain_text
 from kerncast.errors import BadFile, InvalidValue
 
 __all__ = ["ReshardLines", "TtSweep", "TtnnCsv"]
@@ -129,7 +128,7 @@ def _vectors_file(folder: Path | None, file: Path, given: str | None) -> Path | 
 
 
 @dataclass
-class _Rows:
+class _FamilyRows:
     """Rows of one family as columns."""
 
     problem: dict[str, list[Value]] = field(default_factory=dict)
@@ -151,7 +150,7 @@ class _Join:
 
     def __init__(self, software: Mapping[str, str], skips: Skips, path: Path) -> None:
         self.software, self.skips, self.path = software, skips, path
-        self.rows: dict[Family, _Rows] = {}
+        self.rows: dict[Family, _FamilyRows] = {}
         self.counts: Counter[str] = Counter()
         self.texts: dict[str | None, str | None] = {}
         self.height = 0
@@ -193,7 +192,7 @@ class _Join:
     def add(self, vectors_file: Path | None, results: Sequence[Path]) -> None:
         """The results of one vectors file; vectors without any become rows that were not run."""
         try:
-            text = read_text(vectors_file) if vectors_file is not None else ""
+            text = plain_text(JSON.read(vectors_file)) if vectors_file is not None else ""
             vectors = _vectors(text, vectors_file) if vectors_file is not None else {}
         except BadFile as error:
             self._skip_file(vectors_file or self.path, error)
@@ -202,7 +201,7 @@ class _Join:
         seen: set[tuple[Any, ...]] = set()
         for file in results:
             try:
-                for line, result in list_entries(read_text(file), partial(self._damaged, file)):
+                for line, result in list_entries(plain_text(JSON.read(file)), partial(self._damaged, file)):
                     self._result(result, vectors, done, seen, file, line)
             except BadFile as error:
                 self._skip_file(file, error)
@@ -296,7 +295,7 @@ class _Join:
             said = " ".join(str(error).split()) or "nested too deeply"
             self.skips.one(BadRows(f"line {line}: {said}", said.partition(", got ")[0], lines=[line]), vector, self._name(file))
             return
-        self.rows.setdefault(family, _Rows()).add(problem, measured, file, line)
+        self.rows.setdefault(family, _FamilyRows()).add(problem, measured, file, line)
         self.height += 1
 
 

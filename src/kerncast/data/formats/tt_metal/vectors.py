@@ -6,15 +6,14 @@ import ast
 import re
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kerncast.core.io.foreign import JSON, decode_json
+from kerncast.core.io.foreign import decode_json
 from kerncast.core.op import Family
 from kerncast.core.parameters import Value
-from kerncast.errors import BadFile, InvalidValue
+from kerncast.errors import InvalidValue
 from kerncast.library.families.single import (
     concatenate_heads_single,
     create_qkv_heads_single,
@@ -293,14 +292,6 @@ def _fidelity(given: str) -> str:
 _GRID = re.compile(r"(?:ttnn\.)?CoreGrid\((?:x=(\d{1,9}), y=(\d{1,9})|y=(\d{1,9}), x=(\d{1,9}))\)")
 RESHARD_SIDES = {"input": "in", "output": "out"}
 RESHARD_FIELDS = {"shape", "dtype", *(f"{side}_{what}" for side in RESHARD_SIDES for what in ("core_grid", "shard_strategy"))}
-
-
-def read_text(path: Path) -> str:
-    """A file as text."""
-    try:
-        return JSON.read(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadFile(f"{path} is not a text file ({error.reason} at byte {error.start}): is it compressed?") from error
 
 
 def problem_of(vector: Mapping[str, Any], module: str) -> tuple[Family, dict[str, Value]]:
