@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from kerncast.app.cli import program
 from kerncast.app.serve.explorer import datasets
 from kerncast.data import Dataset
-from kerncast.data.quality import inspect_dataset
-from kerncast.data.summary import summaries
+from kerncast.data.quality import inspect_dataset, summaries
 from kerncast.evaluating import evaluate
 from kerncast.evaluating.compare import compare
 from kerncast.evaluating.report.page import write_report

@@ -193,12 +193,12 @@ class Dataset(StoredRows):
         self._write_file(msgspec.structs.replace(self.contents, extra=(*known, found)))
 
     def __repr__(self) -> str:
-        from kerncast.data.summary import dataset_text
+        from kerncast.data.quality import dataset_text
 
         return dataset_text(self)
 
     def _repr_html_(self) -> str:
-        from kerncast.data.summary import dataset_html
+        from kerncast.data.quality import dataset_html
 
         return dataset_html(self)
 
