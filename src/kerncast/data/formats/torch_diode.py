@@ -7,7 +7,7 @@
 
 SHAPE is the text of a JSON object (B, M, N, K, M_dtype, K_dtype, …), TILE an object (block_m, block_n, block_k,
 num_stages, num_warps, …) or its text. Times are milliseconds, although torch-diode's types call them seconds: they are what
-Inductor measured. A shape does not say how A and B are stored: torch-diode's own collection multiplies contiguous tensors, so an
+Inductor measured. A shape does not say how A and B are stored: torch-diode multiplies contiguous tensors, so an
 import takes the layout rrr unless `constants` says another. Formats as written by https://github.com/exclamaforte/diode
 """
 
