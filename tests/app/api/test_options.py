@@ -62,7 +62,7 @@ def shout(
     words: Annotated[list[str], Help(metavar="WORD...")],
     *,
     out: Annotated[str | Path | None, Help("Where to write.", required=True)] = None,
-    times: Annotated[int, Help("How often.", metavar="N", least=1)] = 1,
+    times: Annotated[int, "How often.", Help(metavar="N", least=1)] = 1,
     language: Annotated[Literal["en", "fr"] | None, Help("Which one.")] = None,
     polite: Annotated[bool, Help("Leave the greeting out.")] = True,
     where: Annotated[str | list[str], Help("To whom.")] = (),

@@ -446,7 +446,7 @@ def test_python_answers_while_tiers_are_built_and_the_server_says_how_long(explo
     assert 3500 < building["seconds_left"] <= 3600
     assert "building model: growing the tree, left about 1:00:00" in caplog.text
     if ends == "closed":
-        service_of(app).close()
+        service_of(app).sources.builder.close()
         sources.builder._thread.join(60)
         assert not sources.builder._thread.is_alive()
         return
@@ -462,7 +462,7 @@ def test_python_answers_while_tiers_are_built_and_the_server_says_how_long(explo
         assert "could not be built" in after["note"]
         assert after["config"] == wanted
         assert caplog.text.count("the disk is full") == 1
-    service_of(app).close()
+    service_of(app).sources.builder.close()
 
 
 def test_select_by_op_asks_the_models_that_ship_as_query_does_and_checks_before_it_compiles(store, monkeypatch):
@@ -632,7 +632,7 @@ def test_what_goes_wrong_with_a_change_is_said_once_and_tried_again(store, monke
     assert service.metrics.failed_reloads == 3
     store.remove(store.entries()[0].id)
     assert asyncio.run(service.reload())
-    service.close()
+    service.sources.builder.close()
 
 
 def test_a_number_that_no_float_can_hold_is_refused(app):

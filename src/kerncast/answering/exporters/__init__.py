@@ -28,11 +28,9 @@ ProblemsOf: TypeAlias = Annotated[
 ]
 ConfigsOf: TypeAlias = Annotated[
     Any,
-    Help(
-        "choose from these instead of the configs that worked in training: kernels:FILE (names of kernels), build:DIR (a build "
-        "folder of CK Tile), portfolio:FILE, a dataset, a benchmark file.",
-        metavar="SPEC",
-    ),
+    "choose from these instead of the configs that worked in training: kernels:FILE (names of kernels), build:DIR (a build "
+    "folder of CK Tile), portfolio:FILE, a dataset, a benchmark file.",
+    Help(metavar="SPEC"),
 ]
 OverridesOf: TypeAlias = Annotated[
     Overrides | Mapping[str, Any] | str | Path | None,

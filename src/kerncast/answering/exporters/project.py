@@ -56,19 +56,14 @@ class CompiledOptions:
 
     tiers: Annotated[
         str | Sequence[str],
-        Help(
-            f"the tiers to include; others are left out. `tree` alone is the smallest. [default: {','.join(CHOOSING)}]",
-            metavar="TIERS",
-            several=False,
-        ),
+        f"the tiers to include; others are left out. `tree` alone is the smallest. [default: {','.join(CHOOSING)}]",
+        Help(metavar="TIERS", several=False),
     ] = CHOOSING
     prefix: Annotated[
         str,
-        Help(
-            "prefix of functions, types and files; each artefact in a program needs its own. CMake: kerncast::NAME, "
-            "find_package(kerncast_NAME). [default: kerncast]",
-            metavar="NAME",
-        ),
+        "prefix of functions, types and files; each artefact in a program needs its own. CMake: kerncast::NAME, "
+        "find_package(kerncast_NAME). [default: kerncast]",
+        Help(metavar="NAME"),
     ] = "kerncast"
     loss: LossOf = TierOptions.loss
     max_configs: MostOf = TierOptions.most

@@ -110,15 +110,15 @@ ModelOf: TypeAlias = Annotated[Model | str | Path, Help(metavar="MODEL", names="
 Datasets: TypeAlias = Annotated[Data, Help(metavar="DATASET...", names="dataset_folders")]
 Where: TypeAlias = Annotated[
     str | Sequence[str],
-    Help(
-        "Keep only some rows: dtype=fp8 (or problem.dtype=fp8), config.kind=triton, time_ns<1e6 (rows that "
-        "failed have no time, and stay), M=1,2,4. May be repeated.",
-        metavar="CONDITION", names="conditions")]  # fmt: skip
+    "Keep only some rows: dtype=fp8 (or problem.dtype=fp8), config.kind=triton, time_ns<1e6 (rows "
+    "that failed have no time, and stay), M=1,2,4. May be repeated.",
+    Help(metavar="CONDITION", names="conditions"),
+]
 RowsOf: TypeAlias = Annotated[
     str | None,
-    Help(
-        "Keep only rows of this software: vllm (the newest version of each device), vllm==0.24.0, commit=3f2a91c.",
-        metavar="NAME")]  # fmt: skip
+    "Keep only rows of this software: vllm (the newest version of each device), vllm==0.24.0, commit=3f2a91c.",
+    Help(metavar="NAME"),
+]
 Seed: TypeAlias = Annotated[int, Help("The same data and seed give the same bytes.", least=0)]
 MaxFlops: TypeAlias = Annotated[
     float | None, Help("Leave out problems with more arithmetic than this.", metavar="FLOP", above=0)
@@ -141,11 +141,9 @@ class Cluster:
     on: Annotated[str, Help("Where to work. ray: on a cluster (docs/fleet.md).", choices=PLACES)] = LOCAL
     address: Annotated[
         str | None,
-        Help(
-            "With `on=ray`: the head of the cluster. [default: RAY_ADDRESS, or the cluster that runs on this machine, or a new "
-            "one of this machine alone]",
-            metavar="HOST:PORT",
-        ),
+        "With `on=ray`: the head of the cluster. [default: RAY_ADDRESS, or the cluster that runs on this machine, or a new "
+        "one of this machine alone]",
+        Help(metavar="HOST:PORT"),
     ] = None
 
     def __post_init__(self) -> None:

@@ -80,7 +80,7 @@ def worth_by_model(family: Family, seed: int) -> Worth:
         table = replace(table, rows=table.rows.only(shared))
         columns = [name for name in rest.columns if name.startswith("problem.")]
         problem = np.unique(rest.select(columns).hash_rows(seed=0).to_numpy(), return_inverse=True)[1]
-        recipe = Recipe("gbdt", QUICK, seed=seed, threads=1).resolved(table, None)
+        recipe = Recipe(knobs=QUICK, seed=seed, threads=1).resolved(table, None)
         return acquisition(table, described.only(shared), problem, Procedure(recipe))
 
     return worth
@@ -98,20 +98,15 @@ def sweep(
     *,
     problems: Annotated[
         Problems,
-        Help(
-            "A named set (gemm: small, cubes, llm, tall_skinny, k_heavy, primes, edge, wide; grouped_conv: resnet, …, wide, "
-            "validation; reshard: published, fitting; TTNN's ops: published), lognormal:N, 'grid:M=1,2,4;N=256:4096:256', "
-            "shapeset:FILE of torch-diode, or a .json, .parquet or .csv file (or file:FILE). May be repeated.",
-            metavar="SPEC",
-            required=True,
-        ),
+        "A named set (gemm: small, cubes, llm, tall_skinny, k_heavy, primes, edge, wide; grouped_conv: resnet, …, wide, "
+        "validation; reshard: published, fitting; TTNN's ops: published), lognormal:N, 'grid:M=1,2,4;N=256:4096:256', "
+        "shapeset:FILE of torch-diode, or a .json, .parquet or .csv file (or file:FILE). May be repeated.",
+        Help(metavar="SPEC", required=True),
     ],
     vary: Annotated[
         Mapping[str, Any] | Sequence[str] | None,
-        Help(
-            "Cross the problems with one more parameter: dtype=fp32,fp64, layout=all, threads=1:8:x2. May be repeated.",
-            metavar="NAME=VALUES",
-        ),
+        "Cross the problems with one more parameter: dtype=fp32,fp64, layout=all, threads=1:8:x2. May be repeated.",
+        Help(metavar="NAME=VALUES"),
     ] = None,
     x: Annotated[int | None, Help("reshard: only input grids X wide, as --vary in_x=X.", metavar="X", option="-x")] = None,
     y: Annotated[
@@ -123,12 +118,10 @@ def sweep(
     ] = None,
     configs: Annotated[
         str,
-        Help(
-            "all, sample:N (per problem, uniform over the valid ones), portfolio:FILE (.json, .parquet, .csv, or a dataset), "
-            "for CK Tile kernels:FILE (names of kernels) or build:DIR (the benchmarks of a build folder), or for gemm/triton "
-            "what Inductor offers: inductor, inductor:exhaustive.",
-            metavar="SPEC",
-        ),
+        "all, sample:N (per problem, uniform over the valid ones), portfolio:FILE (.json, .parquet, .csv, or a dataset), "
+        "for CK Tile kernels:FILE (names of kernels) or build:DIR (the benchmarks of a build folder), or for gemm/triton "
+        "what Inductor offers: inductor, inductor:exhaustive.",
+        Help(metavar="SPEC"),
     ] = "all",
     device: Annotated[
         Device | str, Help("The device whose limits apply (see `kerncast list device`).", metavar="NAME", names="devices")
@@ -140,11 +133,8 @@ def sweep(
     ] = None,
     file_format: Annotated[
         str,
-        Help(
-            "tt-sweep: vectors_export/… of tt-metal's sweep framework (reshard/single and TTNN's ops).",
-            option="--format",
-            choices=("parquet", "json", "tt-sweep"),
-        ),
+        "tt-sweep: vectors_export/… of tt-metal's sweep framework (reshard/single and TTNN's ops).",
+        Help(option="--format", choices=("parquet", "json", "tt-sweep")),
     ] = "parquet",
     out: Annotated[str | Path | None, Help("The directory to write.", metavar="VECTORS", required=True)] = None,
     progress: Wanted = "auto",
@@ -217,12 +207,10 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
     ] = None,
     configs: Annotated[
         str | None,
-        Help(
-            "all, sample:N (per problem), portfolio:FILE (or a dataset), for CK Tile kernels:FILE (names of kernels) or "
-            "build:DIR (the benchmarks of a build folder), or for gemm/triton what Inductor offers: inductor, "
-            "inductor:exhaustive. [default: all]",
-            metavar="SPEC",
-        ),
+        "all, sample:N (per problem), portfolio:FILE (or a dataset), for CK Tile kernels:FILE (names of kernels) or "
+        "build:DIR (the benchmarks of a build folder), or for gemm/triton what Inductor offers: inductor, "
+        "inductor:exhaustive. [default: all]",
+        Help(metavar="SPEC"),
     ] = None,
     max_flops: MaxFlops = None,
     seed: Annotated[int, Help(least=0)] = 0,

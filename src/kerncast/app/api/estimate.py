@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from kerncast.answering.prediction import Prediction
-from kerncast.app.api.arguments import StoreOf
+from kerncast.app.api.arguments import StoreOf, store_of
 from kerncast.app.api.predict import predict
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
@@ -17,7 +17,7 @@ from kerncast.core.io.arguments import Help
 from kerncast.core.progress import Progress
 from kerncast.errors import InvalidValue, KerncastError, quoted
 from kerncast.estimating.calls import COLLECTIVES
-from kerncast.estimating.decoder import Decoder, Deployment, Workload, checked_deployment, checked_workload
+from kerncast.estimating.decoder import checked_deployment, checked_workload
 from kerncast.estimating.fields import asked
 from kerncast.estimating.reading import read_decoder
 from kerncast.estimating.result import Comparison, Estimate
@@ -35,12 +35,8 @@ def estimate(
     *,
     device: Annotated[
         str | Path | Device,
-        Help(
-            "The device of which there are `tp` (or `ep`): a profile, your own profile, or all to compare every GPU.",
-            metavar="NAME|FILE.toml|all",
-            names="devices",
-            required=True,
-        ),
+        "The device of which there are `tp` (or `ep`): a profile, your own profile, or all to compare every GPU.",
+        Help(metavar="NAME|FILE.toml|all", names="devices", required=True),
     ],
     tp: Annotated[int, Help("GPUs that share each layer (tensor parallelism).", metavar="N")] = 1,
     ep: Annotated[
@@ -50,10 +46,8 @@ def estimate(
     context: Annotated[int, Help("Tokens of each sequence.", metavar="N", required=True)],
     new_tokens: Annotated[
         int | None,
-        Help(
-            "decode: tokens to generate [default: 1]; prefill: the last ones of the prompt, the rest is cached [default: all].",
-            metavar="N",
-        ),
+        "decode: tokens to generate [default: 1]; prefill: the last ones of the prompt, the rest is cached [default: all].",
+        Help(metavar="N"),
     ] = None,
     phase: Annotated[str, Help("What the step does.", metavar="prefill|decode")] = "decode",
     dtype: Annotated[
@@ -85,33 +79,53 @@ def estimate(
     `imbalance` is the exponent of a power law of the loads of the experts; 0: all have the same. Without `graphs`, kernels are
     launched one by one, `launch_us` (5) apart at least.
     """
-    decoder, spread, work = _checked(config, tp, ep, batch, context, new_tokens, phase, dtype, kv_dtype)
-    options = _Options(software, _opened(store), _hundredths(imbalance, decoder), _launch_ns(launch_us, graphs))
+    work = checked_workload(phase, batch, context, new_tokens)
+    decoder, unknown_format = read_decoder(config)
+    if unknown_format is not None and dtype is None:
+        raise InvalidValue(f"{decoder.name}: {unknown_format}")
+    decoder = replace(decoder, formats=asked(decoder.formats, dtype, kv_dtype, decoder.has_experts))
+    spread = checked_deployment(decoder, tp, ep)
+    if not _is_number(imbalance) or not 0 <= imbalance <= LARGEST_IMBALANCE:
+        raise InvalidValue(f"`imbalance` must be from 0 to {LARGEST_IMBALANCE:g}, got {quoted(imbalance)}")
+    if imbalance and not decoder.has_experts:
+        raise InvalidValue(f"`imbalance={imbalance:g}` is about experts, and {decoder.name} has none: leave it out")
+    if graphs and launch_us is not None:
+        raise InvalidValue("`launch_us` counts only with `graphs=False`: add that, or leave `launch_us` out")
+    between = LAUNCH_US if launch_us is None else launch_us
+    if not _is_number(between) or not 0 < between < 1e6:
+        raise InvalidValue(f"`launch_us` must be above 0 and below a second, got {quoted(between)}")
+    if not isinstance(device, str | Path | Device):
+        raise InvalidValue(f"`device` is a name, the path of a profile, all or a Device, got {type(device).__name__}")
+    opened = None if store is None else store_of(store)
+
+    def on(one: Device) -> Estimate:
+        return estimated(
+            decoder, spread, work, one, _StepQuestions(one, software, opened, show), progress=show,
+            imbalance=round(imbalance * 100),  # as the op `moe` has it: a whole number of hundredths
+            launch_ns=None if graphs else between * 1e3,
+        )  # fmt: skip
+
     with shown(progress) as show:
-        if device == ALL:
-            found: Estimate | Comparison = _compared(decoder, spread, work, options, show)
-        else:
-            found = options.estimated(decoder, spread, work, _device(device), show)
-    return found
+        if device != ALL:
+            return on(device if isinstance(device, Device) else devices.get(str(device)))
+        found, refused = [], {}
+        gpus = [one for one in devices.profiles().values() if one.kind == "gpu" and not devices.names_an_architecture(one)]
+        for number, one in enumerate(gpus):
+            show.stage(one.name, number + 1, len(gpus))
+            try:
+                found.append(on(one))
+            except KerncastError as error:
+                refused[one.name] = str(error)
+    if not found:
+        raise InvalidValue(f"no device could be estimated: {next(iter(refused.values()), 'there is no profile of a GPU')}")
+    return Comparison(tuple(sorted(found, key=lambda item: (item.step_ns, item.device))), refused)
 
 
-@dataclass(frozen=True)
-class _Options:
-    """What is the same for all devices."""
-
-    software: str | None
-    store: Store | None
-    imbalance: int
-    launch_ns: float | None
-
-    def estimated(self, decoder: Decoder, spread: Deployment, work: Workload, device: Device, show: Progress) -> Estimate:
-        """The estimate on one device."""
-
-        ask = _Asking(device, self.software, self.store, show)
-        return estimated(decoder, spread, work, device, ask, imbalance=self.imbalance, launch_ns=self.launch_ns, progress=show)
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-class _Asking:
+class _StepQuestions:
     """Asks about the ops of one step on one device: models of one server, where it has them."""
 
     def __init__(self, device: Device, software: str | None, store: Store | None, show: Progress) -> None:
@@ -143,66 +157,3 @@ class _Asking:
 
     def _predict(self, op: str, problems: list[Mapping[str, Any]], software: str | None) -> Sequence[Prediction]:
         return predict(op, problems, device=self.device, software=software, store=self.store, progress=self.show)
-
-
-def _compared(decoder: Decoder, spread: Deployment, work: Workload, options: _Options, show: Progress) -> Comparison:
-    found, refused = [], {}
-    gpus = [item for item in devices.profiles().values() if item.kind == "gpu" and not devices.names_an_architecture(item)]
-    for number, device in enumerate(gpus):
-        show.stage(device.name, number + 1, len(gpus))
-        try:
-            found.append(options.estimated(decoder, spread, work, device, show))
-        except KerncastError as error:
-            refused[device.name] = str(error)
-    if not found:
-        raise InvalidValue(f"no device could be estimated: {next(iter(refused.values()), 'there is no profile of a GPU')}")
-    return Comparison(tuple(sorted(found, key=lambda item: (item.step_ns, item.device))), refused)
-
-
-def _checked(
-    config: Any, tp: int, ep: int | None, batch: int, context: int, new_tokens: int | None, phase: str, dtype: str | None,
-    kv_dtype: str | None,
-) -> tuple[Decoder, Deployment, Workload]:  # fmt: skip
-    work = checked_workload(phase, batch, context, new_tokens)
-    decoder, unknown_format = read_decoder(config)
-    if unknown_format is not None and dtype is None:
-        raise InvalidValue(f"{decoder.name}: {unknown_format}")
-    decoder = replace(decoder, formats=asked(decoder.formats, dtype, kv_dtype, decoder.has_experts))
-    return decoder, checked_deployment(decoder, tp, ep), work
-
-
-def _device(given: str | Path | Device) -> Device:
-    if isinstance(given, Device):
-        return given
-    if not isinstance(given, str | Path):
-        raise InvalidValue(f"`device` is a name, the path of a profile, all or a Device, got {type(given).__name__}")
-    return devices.get(str(given))
-
-
-def _opened(store: Store | str | Path | None) -> Store | None:
-    return store if isinstance(store, Store) or store is None else Store.open(store)
-
-
-def _hundredths(imbalance: float, decoder: Decoder) -> int:
-    """The exponent as the op `moe` has it: a whole number of hundredths."""
-    if not _is_number(imbalance) or not 0 <= imbalance <= LARGEST_IMBALANCE:
-        raise InvalidValue(f"`imbalance` must be from 0 to {LARGEST_IMBALANCE:g}, got {quoted(imbalance)}")
-    if imbalance and not decoder.has_experts:
-        raise InvalidValue(f"`imbalance={imbalance:g}` is about experts, and {decoder.name} has none: leave it out")
-    return round(imbalance * 100)
-
-
-def _launch_ns(launch_us: float | None, graphs: bool) -> float | None:
-    """The time between launches; None if the step is one graph."""
-    if graphs:
-        if launch_us is not None:
-            raise InvalidValue("`launch_us` counts only with `graphs=False`: add that, or leave `launch_us` out")
-        return None
-    given = LAUNCH_US if launch_us is None else launch_us
-    if not _is_number(given) or not 0 < given < 1e6:
-        raise InvalidValue(f"`launch_us` must be above 0 and below a second, got {quoted(given)}")
-    return given * 1e3
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

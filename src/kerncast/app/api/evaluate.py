@@ -38,10 +38,8 @@ def evaluate(
     *,
     split: Annotated[
         str | None,
-        Help(
-            "Refit the model's recipe fold by fold, split by problem, size, config, device, or a split of the op (gemm: nk).",
-            metavar="HOW",
-        ),
+        "Refit the model's recipe fold by fold, split by problem, size, config, device, or a split of the op (gemm: nk).",
+        Help(metavar="HOW"),
     ] = None,
     seeds: Annotated[
         int, Help("Refit `split` with this many seeds, and show how much the figures differ.", metavar="N", least=1)
@@ -60,11 +58,9 @@ def evaluate(
     ] = False,
     against: Annotated[
         str | Path | None,
-        Help(
-            "Choices of another system to score next to the model: a JSON list of {problem, config}, a max-autotune solution, "
-            "an Inductor lookup table, or a CSV or parquet table.",
-            metavar="SOLUTIONS",
-        ),
+        "Choices of another system to score next to the model: a JSON list of {problem, config}, a max-autotune solution, "
+        "an Inductor lookup table, or a CSV or parquet table.",
+        Help(metavar="SOLUTIONS"),
     ] = None,
     worst: Annotated[
         int, Help("How many of the worst choices and of the worst predictions to list.", metavar="N", least=0)

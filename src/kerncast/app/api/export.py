@@ -19,14 +19,14 @@ from kerncast.core.io.atomic import refuse_existing
 from kerncast.data.dataset import MANIFEST, Dataset
 from kerncast.data.formats import writers
 from kerncast.errors import InvalidValue
-from kerncast.models.answer import named_tiers
+from kerncast.models.answer import Tier, named_tiers
 from kerncast.models.candidates import refuse_no_candidates
 from kerncast.models.model import Model
 from kerncast.native.lower import refuse_several_devices
 from kerncast.native.tiers.build import TierOptions
 
 
-class Selector(Base):  # noqa: D101 as its base, which has the options
+class ShownSelector(Base):  # noqa: D101 as its base, which has the options
     __doc__ = Base.__doc__
     __signature__ = inspect.signature(Base)
 
@@ -37,7 +37,12 @@ class Selector(Base):  # noqa: D101 as its base, which has the options
             self._options["progress"] = progress
 
 
-PORTFOLIO = "portfolio"
+# What `kerncast.Selector` is.
+Selector = ShownSelector
+Selector.__name__ = Selector.__qualname__ = "Selector"
+
+
+PORTFOLIO = Tier.PORTFOLIO.value
 
 
 @dataclass(frozen=True)
@@ -48,10 +53,8 @@ class PortfolioOptions:
     max_configs: MostOf = TierOptions.most
     build_list: Annotated[
         str | Path | None,
-        Help(
-            "the kernels' names as the data have them, one per line: what a build has to contain.",
-            metavar="FILE",
-        ),
+        "the kernels' names as the data have them, one per line: what a build has to contain.",
+        Help(metavar="FILE"),
     ] = None
 
 
@@ -60,13 +63,10 @@ def export(
     *,
     to: Annotated[
         str | None,
-        Help(
-            "Of a model: C99 with a C++17 header, a file that a C runtime loads, a JSON table of choices, CSV (the lines of a "
-            "linear model; a folder with the weights of an mlp), or files for PyTorch's Inductor. Of a dataset: a table, or a "
-            "file for another tool. Of either: the portfolio, the few configs that are enough. [default: c, csv]",
-            metavar="TARGET",
-            names="export_targets",
-        ),
+        "Of a model: C99 with a C++17 header, a file that a C runtime loads, a JSON table of choices, CSV (the lines of a "
+        "linear model; a folder with the weights of an mlp), or files for PyTorch's Inductor. Of a dataset: a table, or a "
+        "file for another tool. Of either: the portfolio, the few configs that are enough. [default: c, csv]",
+        Help(metavar="TARGET", names="export_targets"),
     ] = None,
     out: Annotated[str | Path | None, Help("The path to write; it must not exist.", metavar="DIR|FILE")] = None,
     device: Annotated[

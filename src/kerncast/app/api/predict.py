@@ -37,19 +37,13 @@ def predict(  # type: ignore[misc]  # the overloads name what decides the result
     *,
     device: Annotated[
         Device | str | Path | None,
-        Help(
-            "The device: a profile (`kerncast list device`), a TOML file with your own profile, or all devices that have "
-            "models.",
-            metavar="NAME|FILE.toml|all",
-            names="devices",
-        ),
+        "The device: a profile (`kerncast list device`), a TOML file with your own profile, or all devices that have models.",
+        Help(metavar="NAME|FILE.toml|all", names="devices"),
     ] = None,
     software: Annotated[
         str | None,
-        Help(
-            "With OP, and for requests that name none: vllm (the newest version there is), vllm==0.24.0, a commit.",
-            metavar="NAME",
-        ),
+        "With OP, and for requests that name none: vllm (the newest version there is), vllm==0.24.0, a commit.",
+        Help(metavar="NAME"),
     ] = None,
     family: Annotated[str | None, Help("With OP: the family of the model.", metavar="NAME", names="families")] = None,
     store: Annotated[
@@ -58,18 +52,13 @@ def predict(  # type: ignore[misc]  # the overloads name what decides the result
     ] = None,
     config: Annotated[
         Mapping[str, Any] | None,
-        Help(
-            "The config to predict; repeat for each parameter. For CK Tile: the name of the kernel.",
-            metavar="NAME=VALUE|KERNEL",
-            several=True,
-        ),
+        "The config to predict; repeat for each parameter. For CK Tile: the name of the kernel.",
+        Help(metavar="NAME=VALUE|KERNEL", several=True),
     ] = None,
     model: Annotated[
         Model | str | Path | Sequence[Model | str | Path],
-        Help(
-            "With REQUEST: a model to ask, or its id in the store; may be repeated. [default: all of the store]",
-            metavar="DIR|ID",
-        ),
+        "With REQUEST: a model to ask, or its id in the store; may be repeated. [default: all of the store]",
+        Help(metavar="DIR|ID"),
     ] = (),
     strict: Annotated[bool, Help("Refuse a REQUEST if no model was trained on the software that it names.")] = False,
     compiled: Annotated[

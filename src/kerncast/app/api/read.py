@@ -14,7 +14,7 @@ import kerncast.answering  # noqa: F401 (Model.predict is compiled by it)
 from kerncast.app.api.arguments import Data, place_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core import rates
-from kerncast.core.io.arguments import Help, given_path, listed, named_values, texts
+from kerncast.core.io.arguments import Help, given_path, listed, named_values, split_texts, texts
 from kerncast.core.op import Family
 from kerncast.core.software import EXACTLY
 from kerncast.data.dataset import MANIFEST as DATASET_FILE
@@ -159,19 +159,14 @@ def read(
     out: Annotated[str | Path | None, Help("The directory to write; it must not exist.", metavar="DATASET")] = None,
     device: Annotated[
         str | None,
-        Help(
-            "The device that was measured, if the table does not say (see `kerncast list device`).",
-            metavar="NAME",
-            names="devices",
-        ),
+        "The device that was measured, if the table does not say (see `kerncast list device`).",
+        Help(metavar="NAME", names="devices"),
     ] = None,
     software: Annotated[
         Mapping[str, str] | Sequence[str] | None,
-        Help(
-            "Software that was measured: commit=…, driver=…. vllm or vllm==0.24.0 (aiconfigurator): read only its rows, of "
-            "each device the newest version. May be repeated.",
-            metavar="NAME=VALUE|NAME",
-        ),
+        "Software that was measured: commit=…, driver=…. vllm or vllm==0.24.0 (aiconfigurator): read only its rows, of "
+        "each device the newest version. May be repeated.",
+        Help(metavar="NAME=VALUE|NAME"),
     ] = None,
     only: Annotated[
         str | Sequence[str],
@@ -234,8 +229,8 @@ def read(
     )
     kept, stated = _kept_and_stated(software)
     options = Options(
-        device, named_values(stated, "software"), described, named_values(constants, "constants"), only=_names(only),
-        devices=_names(devices), keep_software=kept,
+        device, named_values(stated, "software"), described, named_values(constants, "constants"), only=split_texts(only),
+        devices=split_texts(devices), keep_software=kept,
     )  # fmt: skip
     notes: list[str] = []
     with shown(progress) as show:
@@ -243,12 +238,13 @@ def read(
         with said_of_frames(frames, own):
             dataset = import_files(name, files, place_of(out, "dataset"), options, notes.append, strict, show)
     notes = [frame_words(note, frames, own) for note in notes]
-    worked = (
-        []
-        if any_worked(dataset)
-        else ["! no row worked: check `failed` and `status` in the mapping, and the column of the time"]
-    )
-    dataset.notes = (*notes, *_rate_notes(dataset), *_isolated_notes(dataset), *worked)
+    notes += _rate_notes(dataset)
+    # Rows whose times cannot be right.
+    held = (family for family in dataset.families if dataset.rows_of(family) <= IMPORTED_ROWS)
+    notes += [f"! {isolated_sentence(found)}" for found in (isolated_rows(dataset, item) for item in held) if found["rows"]]
+    if not any_worked(dataset):
+        notes.append("! no row worked: check `failed` and `status` in the mapping, and the column of the time")
+    dataset.notes = tuple(notes)
     return dataset
 
 
@@ -268,17 +264,6 @@ def any_worked(dataset: Dataset) -> bool:
     """Whether there is a row with a time."""
     ok = (dataset.scan(family).filter(pl.col("status") == "ok") for family in dataset.families)
     return any(rows.head(1).select("status").collect().height for rows in ok)
-
-
-def _isolated_notes(dataset: Dataset) -> list[str]:
-    """The rows whose times cannot be right."""
-    families = [family for family in dataset.families if dataset.rows_of(family) <= IMPORTED_ROWS]
-    return [f"! {isolated_sentence(found)}" for found in (isolated_rows(dataset, item) for item in families) if found["rows"]]
-
-
-def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Names, each alone or several in one text with commas between them."""
-    return tuple(name.strip() for text in texts(given) for name in text.split(",") if name.strip())
 
 
 def _kept_and_stated(

@@ -54,10 +54,8 @@ def rerun(
     *,
     out: Annotated[
         str | Path | None,
-        Help(
-            "Where measurements and models are kept until they are in the store. [default: regenerate/ROUTINE]",
-            metavar="WORKDIR",
-        ),
+        "Where measurements and models are kept until they are in the store. [default: regenerate/ROUTINE]",
+        Help(metavar="WORKDIR"),
     ] = None,
     replace: Annotated[bool, Help("Replace the model in the store if the new one is not worse.")] = False,
     changes: Annotated[

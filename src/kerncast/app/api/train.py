@@ -23,7 +23,7 @@ from kerncast.app.api.arguments import (
 from kerncast.app.api.read import paths_of
 from kerncast.app.api.showing import Wanted, shown
 from kerncast.core.device import Device
-from kerncast.core.io.arguments import Help, given_path, listed, texts
+from kerncast.core.io.arguments import Help, given_path, listed, split_texts
 from kerncast.core.io.atomic import scratch_folder
 from kerncast.data.dataset import MANIFEST, Dataset
 from kerncast.data.formats import Options
@@ -51,27 +51,18 @@ def train(
     out: Annotated[str | Path | None, Help("Where to write the model.", metavar="MODELDIR", required=True)] = None,
     kind: Annotated[
         str | None,
-        Help(
-            "roofline, linear, mlp, gbdt, deep, or a kind of another package. [default: gbdt, or the kind of `base`]",
-            metavar="KIND",
-            names="kinds",
-        ),
+        "roofline, linear, mlp, gbdt, deep, or a kind of another package. [default: gbdt, or the kind of `base`]",
+        Help(metavar="KIND", names="kinds"),
     ] = None,
     base: Annotated[
         ModelOf | None,
-        Help(
-            "Continue from this model with new data; with data of a device that it does not know, move it there.",
-            metavar="MODEL",
-            names="models",
-        ),
+        "Continue from this model with new data; with data of a device that it does not know, move it there.",
+        Help(metavar="MODEL", names="models"),
     ] = None,
     device: Annotated[
         Device | str | Path | None,
-        Help(
-            "With `base`: the device to move it to, a profile by name or a TOML file. [default: the one that the data record]",
-            metavar="NAME|TOML",
-            names="devices",
-        ),
+        "With `base`: the device to move it to, a profile by name or a TOML file. [default: the one that the data record]",
+        Help(metavar="NAME|TOML", names="devices"),
     ] = None,
     family: Annotated[
         str | None, Help("Which family, when the data holds several.", metavar="FAMILY", names="families")
@@ -82,30 +73,22 @@ def train(
     pool: Annotated[bool, Help("Train on several devices, backends, software versions or cache states together.")] = False,
     targets: Annotated[
         str | None,
-        Help(
-            f"What to predict: {', '.join(TARGETS)}; with `file_format=ck` several of the last three. [default: relative]",
-            metavar="NAME",
-        ),
+        f"What to predict: {', '.join(TARGETS)}; with `file_format=ck` several of the last three. [default: relative]",
+        Help(metavar="NAME"),
     ] = None,
     raw_target: Annotated[bool, Help("Learn the target itself instead of its logarithm (log1p for tflops).")] = False,
     folds: Annotated[int | None, Help("Cross-validation folds. [default: 5]", least=2)] = None,
     rows: Annotated[
         int,
-        Help(
-            "Learn from at most N rows: whole problems, drawn by the seed, of each device about as many. [default: all]",
-            metavar="N",
-            least=0,
-        ),
+        "Learn from at most N rows: whole problems, drawn by the seed, of each device about as many. [default: all]",
+        Help(metavar="N", least=0),
     ] = 0,
     seed: Seed = 0,
     threads: Annotated[int, Help("Cores to train with, one per fold. [default: all]", least=0)] = 0,
     hard_mining: Annotated[
         int,
-        Help(
-            "Give badly chosen problems more weight, in N rounds; reported next to the run without it. [default: 0]",
-            metavar="N",
-            least=0,
-        ),
+        "Give badly chosen problems more weight, in N rounds; reported next to the run without it. [default: 0]",
+        Help(metavar="N", least=0),
     ] = 0,
     tune: Annotated[
         int, Help("Try N settings of the knobs that are not given, scored inside each fold. [default: 0]", metavar="N", least=0)
@@ -118,10 +101,8 @@ def train(
     ] = (),
     weights: Annotated[
         str | Path | None,
-        Help(
-            "Take an mlp from the CSV files of `kerncast export --to csv` instead of fitting one; it is not evaluated.",
-            metavar="DIR",
-        ),
+        "Take an mlp from the CSV files of `kerncast export --to csv` instead of fitting one; it is not evaluated.",
+        Help(metavar="DIR"),
     ] = None,
     cluster: Cluster = HERE,
     progress: Wanted = "auto",
@@ -174,11 +155,11 @@ def train(
                 return adapt(known, paths, place_of(out, "model"), device=profile, where=conditions, seed=seed, progress=show)
         network = None if weights is None else _network(weights, kind, known is not None, fitting)
         first, others = _targets(targets, file_format, known)
-        wanted = tuple(name.strip() for item in texts(features) for name in item.split(",") if name.strip())
+        wanted = split_texts(features)
         if wanted and file_format == "ck":
             raise InvalidValue("`features` does not go with `file_format=ck`, whose features are fixed: leave one out")
         recipe = Recipe(
-            kind=kind or (kind_of_csv() if network is not None else "gbdt" if known is None else known.manifest.kind),
+            kind=kind or usual_kind(known, weights),
             knobs={name: value for name, value in knobs.items() if value is not None},
             target=first or None,
             target_log=False if raw_target else None,
@@ -198,6 +179,11 @@ def train(
                 paths, place_of(out, "model"), recipe, family=family, where=conditions, pool=pool, warm_start=known,
                 ck=others if file_format == "ck" else None, no_folds=folds == 0, weights=network, spread=spread, progress=show,
             )  # fmt: skip
+
+
+def usual_kind(base: Model | None, weights: object) -> str:
+    """The kind of model that is trained unless one is named."""
+    return kind_of_csv() if weights is not None else Recipe.kind if base is None else base.manifest.kind
 
 
 def _targets(targets: str | None, file_format: str, base: Model | None) -> tuple[str, tuple[str, ...]]:
@@ -237,17 +223,14 @@ def _is_elsewhere(base: Model, paths: Sequence[Path]) -> bool:
 def _as_datasets(data: Data, folder: Path, device: Device | str | Path | None) -> list[Any]:
     """The data, with tables of other tools as datasets."""
     return [
-        _imported(Path(item), folder / str(number), device)
-        if isinstance(item, str | Path) and not _is_data(Path(item))
-        else item
+        _imported(Path(item), folder / str(number), device) if isinstance(item, str | Path) and _is_table(Path(item)) else item
         for number, item in enumerate(listed(data))
     ]
 
 
-def _is_data(given: str | Path) -> bool:
-    """Whether a path is a dataset or a folder of datasets, so that nothing has to be imported."""
-    path = Path(given)
-    return not path.exists() or (path / MANIFEST).is_file() or (path.is_dir() and any(path.glob(f"*/{MANIFEST}")))
+def _is_table(path: Path) -> bool:
+    """Whether a path is neither a dataset nor a folder of datasets, and has to be imported."""
+    return path.exists() and not (path / MANIFEST).is_file() and not (path.is_dir() and any(path.glob(f"*/{MANIFEST}")))
 
 
 def _imported(path: Path, out: Path, device: Device | str | Path | None) -> Path:

@@ -117,7 +117,7 @@ def converted_knobs(kind: str, options: dict[str, Any]) -> dict[str, Any]:
 SEVERAL = (Sequence, Iterable, Mapping, list, tuple)
 
 
-class Call:
+class VerbCall:
     """A public function, and what the command line gives for its parameters: `call["out"]`, `call(progress=show)`."""
 
     def __init__(
@@ -160,7 +160,7 @@ class Verb(click.Command):
 def verb(
     name: str, function: Callable[..., Any] | None = None, *, knobs: Callable[[], list[click.Option]] | None = None
 ) -> Callable[[Callable[..., None]], Verb]:
-    """The verb of a public function. What is decorated gets a `Call` of it and shows the result, as options of its own say.
+    """The verb of a public function. What is decorated gets a `VerbCall` of it and shows the result, as options of its own say.
 
     Without a function, the decorated one has all parameters itself.
     """
@@ -177,7 +177,7 @@ def verb(
                 show(**rest)
             else:
                 knobs = {key: given.pop(key) for key in list(given) if key not in names}
-                show(Call(function, _grouped(called, given), knobs, names), **rest)
+                show(VerbCall(function, _grouped(called, given), knobs, names), **rest)
 
         run.__doc__ = show.__doc__
         params = [item.parameter() for item in sorted(every, key=lambda item: not item.positional)]
@@ -359,6 +359,10 @@ def _members(kind: Any) -> list[Any]:
 
 
 def _help(kind: Any) -> Help | None:
-    """The last `Help`: a function may have another text than the alias that it uses."""
-    found = [item for item in getattr(kind, "__metadata__", ()) if isinstance(item, Help)]
-    return found[-1] if found else None
+    """The last `Help`, with the text before it if there is one: a function may have another text than an alias that it uses."""
+    metadata = getattr(kind, "__metadata__", ())
+    place = max((number for number, item in enumerate(metadata) if isinstance(item, Help)), default=None)
+    if place is None:
+        return None
+    told: Help = metadata[place]
+    return replace(told, text=metadata[place - 1]) if place and isinstance(metadata[place - 1], str) else told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -36,14 +36,9 @@ Json: TypeAlias = Annotated[bool, Help("Print the result as JSON.", option="--js
 
 def print_json(value: Any) -> None:
     """Print a result as JSON on stdout; NaN and infinity are refused."""
-    echo_exactly(json.dumps(value, indent=2, allow_nan=False, default=_plain))
+    # Numpy's scalars have `item`.
+    echo_exactly(json.dumps(value, indent=2, allow_nan=False, default=lambda scalar: scalar.item()))
     json_printed.set(True)
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "item"):  # numpy scalars
-        return value.item()
-    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "", right: Sequence[str] = ()) -> None:
@@ -71,11 +66,15 @@ def say_unfinished(datasets: Iterable[Dataset], err: bool = False) -> None:
             echo(f"! {dataset.path}: {found}" + (f"; {found.next_step}" if found.next_step else ""), err=err)
 
 
-@contextmanager
-def working(what: str) -> Iterator[None]:
+def working(what: str) -> AbstractContextManager[Progress]:
     """Show a moving line on stderr during the work; nothing when stderr is not a terminal."""
-    with shown(what=what):
-        yield
+    return shown(what=what)
+
+
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines in which arguments are said as options of the command that runs."""
+    command = click.get_current_context().command
+    echo(*(in_options(line, command) for line in lines), err=err)
 
 
 def show_predictions(found: Sequence[Prediction], listed: bool) -> None:
@@ -83,7 +82,7 @@ def show_predictions(found: Sequence[Prediction], listed: bool) -> None:
     if not listed and len(found) == 1:
         width = max(len(name) for name, _ in found[0].lines())
         for name, text in found[0].lines():
-            echo(f"{name:<{width}}  {in_options(text, click.get_current_context().command)}")
+            say(f"{name:<{width}}  {text}")
         return
     _show_as_table([(assignments(known(item.problem)), item) for item in found], "problem")
     _say_remarks(found)
@@ -99,16 +98,16 @@ def show_devices(found: Sequence[Prediction]) -> None:
 
 def _show_as_table(rows: Sequence[tuple[str, Prediction]], what: str) -> None:
     columns = (what, "status", "time", "90 % interval", "roofline", "basis", "config")
+
+    def between(item: Prediction) -> str:
+        return "-" if item.lower_ns is None else f"{duration(item.lower_ns)} to {duration(item.upper_ns)}"
+
     cells = [
-        (label, item.status, duration(item.time_ns), _between(item), duration(item.roofline_ns), item.model or item.basis,
+        (label, item.status, duration(item.time_ns), between(item), duration(item.roofline_ns), item.model or item.basis,
          assignments(known(item.config)) if item.config else "-")
         for label, item in rows
     ]  # fmt: skip
     table(columns, cells, right=("time", "90 % interval", "roofline"))
-
-
-def _between(item: Prediction) -> str:
-    return "-" if item.lower_ns is None or item.upper_ns is None else f"{duration(item.lower_ns)} to {duration(item.upper_ns)}"
 
 
 def _say_remarks(found: Sequence[Prediction]) -> None:
@@ -120,7 +119,7 @@ def _say_remarks(found: Sequence[Prediction]) -> None:
             said.append(item.card)
         said += [text for text in (item.reason, item.note) if text]
     for text in dict.fromkeys([*said, *_cards(found)]):
-        echo(in_options(text, click.get_current_context().command))
+        say(text)
 
 
 def _cards(found: Sequence[Prediction]) -> list[str]:
@@ -198,7 +197,7 @@ def show_blocks(blocks: Iterable[str | TextTable]) -> None:
         if isinstance(block, TextTable):
             draw(block)
         else:
-            echo(*in_options(block, click.get_current_context().command).split("\n"))
+            say(*block.split("\n"))
 
 
 RATES = {"TFLOPS": "tflops", "GB/s": "bandwidth_gb_s"}
@@ -206,10 +205,10 @@ RATES = {"TFLOPS": "tflops", "GB/s": "bandwidth_gb_s"}
 ProblemText: TypeAlias = Annotated[Sequence[str], Help(metavar="NAME=VALUE...|FILE")]
 ConfigsOf: TypeAlias = Annotated[
     str | None,
-    Help(
-        "Choose from these instead of the configs that worked in training: kernels:FILE (names of kernels), build:DIR (a "
-        "build folder of CK Tile), portfolio:FILE, a dataset, a benchmark file, all, sample:N.",
-        metavar="SPEC")]  # fmt: skip
+    "Choose from these instead of the configs that worked in training: kernels:FILE (names of kernels), build:DIR (a "
+    "build folder of CK Tile), portfolio:FILE, a dataset, a benchmark file, all, sample:N.",
+    Help(metavar="SPEC"),
+]
 
 
 def steps() -> AbstractContextManager[Progress]:
@@ -277,18 +276,15 @@ def problem_parameters(family: Family) -> dict[str, Any]:
     return {**family.problem.parameters, **products}
 
 
-def checked_problems(
-    asked: list[dict[str, Any]], model: Model, places: Sequence[int] | None = None, count: int | None = None
-) -> list[Problem]:
+def checked_problems(asked: list[dict[str, Any]], model: Model) -> list[Problem]:
     """Validate problems before anything is built or compiled; if there are several, the error says which is wrong.
 
-    Parameters of which the model saw one value only may be left out. `places` say where the problems are in a list of
-    `count`, if they are a part of it.
+    Parameters of which the model saw one value only may be left out.
     """
     from kerncast.models.limits.envelope import completed
 
-    found, total = [], len(asked) if count is None else count
-    for place, values in zip(range(total) if places is None else places, asked, strict=True):
+    found, total = [], len(asked)
+    for place, values in enumerate(asked):
         try:
             found.append(model.problem(completed(model, values)))
         except InvalidValue as error:
@@ -301,19 +297,18 @@ def answer_table(answers: Sequence[Answer], choice: bool = True) -> tuple[list[s
     rates = [name for name in RATES if any(getattr(item, RATES[name]) is not None for item in answers)]
     numbers = ["time", "90 % interval", *rates]
     columns = ["status", "config", *numbers]
-    rows = [[*_answer_cells(item), *(three_digits(getattr(item, RATES[name])) for name in rates)] for item in answers]
+
+    def cells(answer: Answer) -> list[str]:
+        config = answer.config if answer.config is not None else answer.fallback
+        text = "-" if config is None else assignments(known(config)) or "-"
+        if answer.config is None and config is not None:
+            text = f"(fallback) {text}"
+        between = "-" if answer.lower_ns is None else f"{duration(answer.lower_ns)} to {duration(answer.upper_ns)}"
+        return [str(answer.status), text, duration(answer.time_ns), between]
+
+    rows = [[*cells(item), *(three_digits(getattr(item, RATES[name])) for name in rates)] for item in answers]
     if not choice:
         return columns, rows, numbers
     for item, row in zip(answers, rows, strict=True):
         row += ["-" if item.efficiency is None else f"{item.efficiency:.1%}", str(item.tier or "-")]
     return [*columns, "expected efficiency", "tier"], rows, [*numbers, "expected efficiency"]
-
-
-def _answer_cells(answer: Answer) -> list[str]:
-    """Status, config, time and interval."""
-    config = answer.config if answer.config is not None else answer.fallback
-    shown = assignments({name: value for name, value in config.items() if value is not None}) if config is not None else "-"
-    if answer.config is None and config is not None:
-        shown = f"(fallback) {shown}"
-    between = "-" if answer.lower_ns is None else f"{duration(answer.lower_ns)} to {duration(answer.upper_ns)}"
-    return [str(answer.status), shown or "-", duration(answer.time_ns), between]

@@ -96,7 +96,12 @@ class QueryAnswers:
         if data.lstrip()[:1] == b"[":
             return await self._jobs.run(self._list(data).__next__, has_left)
         if len(data) > LONGEST_QUESTION:
-            return await self._jobs.run(lambda: self._long(data), has_left)
+
+            def reply_to_long() -> bytes:
+                _decoded(_ONE, data)  # refused as a short one is
+                return self._reply(data)
+
+            return await self._jobs.run(reply_to_long, has_left)
         if self._is_quick(_decoded(_ONE, data), data):
             return self._at_once.answer(data)
         kept = self._kept  # when a model answers otherwise, there are new ones
@@ -115,11 +120,6 @@ class QueryAnswers:
         route = self._models.get(address)
         target = None if route is None else route.target
         return target is not None and b'"tier"' not in data and self._sources.is_quick(target.path, target.device)
-
-    def _long(self, data: bytes) -> bytes:
-        """The reply to a long question."""
-        _decoded(_ONE, data)
-        return self._reply(data)
 
     def _reply(self, data: bytes, whole: ListText | None = None, first: int = 0) -> bytes:
         """What a thread replies to a request, or to the piece of a list that begins with its question number `first`."""
@@ -230,7 +230,7 @@ def create_app(sources: Sources, settings: Settings | None = None) -> Starlette:
             yield
         finally:
             watching.cancel()
-            service.close()
+            sources.builder.close()
 
     app = Starlette(
         routes=[*service.routes, *explorer_routes(sources, Jobs(service.metrics), service.names)],
@@ -261,10 +261,6 @@ class Service:
 
     def _new_answers(self) -> QueryAnswers:
         return QueryAnswers(self.sources, self.settings, self.questions, self.names)
-
-    def close(self) -> None:
-        """End what is being built."""
-        self.sources.builder.close()
 
     # -- routes -----------------------------------------------------------------------------------------
 
@@ -333,11 +329,7 @@ class Service:
 
     async def describe(self, request: Request) -> Response:
         """`GET /openapi.json`."""
-        return json_response(self._description)
-
-    @cached_property
-    def _description(self) -> bytes:
-        return msgspec.json.encode(openapi(self.settings))
+        return json_response(openapi(self.settings))
 
     async def count(self, request: Request) -> Response:
         """`GET /metrics`."""

@@ -186,6 +186,7 @@ def named_values(given: Mapping[str, Any] | Sequence[str] | None, argument: str)
 class Help:
     """`folds: Annotated[int | None, Help("Cross-validation folds.", least=2)] = None` is also the option `--folds`.
 
+    A long text may stand before it: `Annotated[int, "Cross-validation folds.", Help(least=2)]`.
     A parameter without one is not on the command line. The text names other parameters in backticks, as errors do.
     """
 
@@ -217,3 +218,8 @@ def comma_list(values: Any) -> str:
     """`fp32,fp64`: one value or several, as the command line has them."""
     several = [values] if isinstance(values, str | int | bool) else list(values)
     return ",".join(str(value).lower() if isinstance(value, bool) else str(value) for value in several)
+
+
+def split_texts(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Names, each alone or several in one text with commas between them."""
+    return tuple(name.strip() for text in texts(given) for name in text.split(",") if name.strip())

@@ -10,35 +10,18 @@ from typing import Annotated, Any
 from kerncast.app.api.collect import collect, sweep
 from kerncast.app.api.showing import echo, shown
 from kerncast.app.cli.signals import polite_signals
-from kerncast.app.cli.verb import Call, verb
+from kerncast.app.cli.verb import VerbCall, verb
 from kerncast.app.cli.views import Json, hardware_lines, print_json, table
 from kerncast.app.serve.server import open_browser, watched
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.quoting import word
 from kerncast.core.progress import Progress
 from kerncast.measuring.collection import CollectionSummary
-from kerncast.measuring.sweeping import SuiteSweep, Sweep, Vectors
-
-
-def _sweep_facts(sweep: Sweep | SuiteSweep, summary: Any) -> dict[str, Any]:
-    return {
-        "vectors": summary.vectors,
-        "problems": summary.problems,
-        "configs": summary.configs,
-        "bytes": summary.bytes,
-        "parts": summary.parts,
-        "reused_vectors": summary.reused,
-        "problems_asked": sweep.problem_count,
-        "family": sweep.family.id,
-        "device": sweep.device.name,
-        "slice": str(sweep.part) if sweep.part else None,
-        "unchecked": {name: list(lacking) for name, lacking in sweep.unchecked.items()},
-        "path": str(summary.path),
-    }
+from kerncast.measuring.sweeping import Vectors
 
 
 @verb("sweep", sweep)
-def sweep_verb(call: Call, *, as_json: Json = False) -> None:
+def sweep_verb(call: VerbCall, *, as_json: Json = False) -> None:
     """Write the vectors of a family to measure: every problem with every config that is valid for it.
 
     FAMILY may also be the name of an op that has one family (ttnn.exp).
@@ -62,7 +45,12 @@ def sweep_verb(call: Call, *, as_json: Json = False) -> None:
             f"not checked: {name} needs {', '.join(lacking)}, which the profile of {opened.device.name} does not know", err=True
         )
     if as_json:
-        print_json(_sweep_facts(opened, summary))
+        facts = {name: getattr(summary, name) for name in ("vectors", "problems", "configs", "bytes", "parts")}
+        print_json({
+            **facts, "reused_vectors": summary.reused, "problems_asked": opened.problem_count, "family": opened.family.id,
+            "device": opened.device.name, "slice": str(opened.part) if opened.part else None,
+            "unchecked": {name: list(lacking) for name, lacking in opened.unchecked.items()}, "path": str(summary.path),
+        })  # fmt: skip
         return
     if summary.reused:
         state = "already complete" if summary.reused == summary.vectors else f"continued after {summary.reused:,} vectors"
@@ -73,7 +61,7 @@ def sweep_verb(call: Call, *, as_json: Json = False) -> None:
 
 @verb("collect", collect)
 def collect_verb(
-    call: Call,
+    call: VerbCall,
     *,
     watch: Annotated[
         bool, Help("Show the sweep on a page in the browser: rate, time left, statuses, the best so far.")
@@ -146,7 +134,7 @@ def _as_json(summary: CollectionSummary, total: int) -> dict[str, Any]:
         "left_out": summary.left_out,
         "raced": summary.raced,
         "revisited": summary.revisited,
-        "disturbed": _disturbed(summary),
+        "disturbed": summary.disturbed_samples / max(1, summary.samples),
         "unsure": summary.unsure,
         "seconds": summary.seconds,
         "statuses": summary.statuses,
@@ -157,13 +145,9 @@ def _as_json(summary: CollectionSummary, total: int) -> dict[str, Any]:
     }
 
 
-def _disturbed(summary: CollectionSummary) -> float:
-    return summary.disturbed_samples / max(1, summary.samples)
-
-
 def _report(summary: CollectionSummary, total: int) -> None:
     """Print one summary with failures grouped by cause."""
-    disturbed = _disturbed(summary)
+    disturbed = summary.disturbed_samples / max(1, summary.samples)
     statuses = ", ".join(f"{name} {count:,}" for name, count in summary.statuses.most_common()) or "nothing new"
     echo(f"{summary.path}: {statuses} in {summary.seconds:.0f} s on {summary.device}")
     echo(

@@ -12,7 +12,7 @@ import click
 from kerncast.app.api.inspect import inspect
 from kerncast.app.api.read import any_worked, read
 from kerncast.app.api.showing import echo, echo_exactly, shown
-from kerncast.app.cli.verb import Call, in_options, verb
+from kerncast.app.cli.verb import VerbCall, in_options, verb
 from kerncast.app.cli.views import (
     Json,
     assignments,
@@ -39,18 +39,15 @@ from kerncast.errors import InvalidValue
 
 @verb("import", read)
 def import_verb(
-    call: Call,
+    call: VerbCall,
     format_name: Annotated[str, Help(metavar="FORMAT", names="formats")],
     paths: Annotated[Sequence[Path], Help(metavar="[PATH...]")] = (),
     *,
     guess: Annotated[bool, Help("Print a draft of the mapping file instead of importing (csv, parquet).")] = False,
     family: Annotated[
         str | None,
-        Help(
-            "With `guess`: the family whose parameters to look for; a name, or a TOML file that declares it.",
-            metavar="NAME",
-            names="families",
-        ),
+        "With `guess`: the family whose parameters to look for; a name, or a TOML file that declares it.",
+        Help(metavar="NAME", names="families"),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -119,7 +116,7 @@ def import_verb(
 
 @verb("inspect", inspect)
 def inspect_verb(
-    call: Call,
+    call: VerbCall,
     *,
     top: Annotated[int, Help("Problems to print in the table of fastest configs.", metavar="N", least=0)] = 10,
     as_json: Json = False,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import kerncast
 from kerncast.app.api.inspect import doctor
 from kerncast.app.api.showing import echo
-from kerncast.app.cli.verb import Call, verb
+from kerncast.app.cli.verb import VerbCall, verb
 from kerncast.app.cli.views import Json, parse_assignments, print_json, table
 from kerncast.core import rates
 from kerncast.core.device import NUMBERS, Device, hardware_namespace
@@ -242,7 +242,7 @@ def _show_device(device: Device, as_json: bool) -> None:
 
 
 @verb("doctor", doctor)
-def doctor_verb(call: Call, *, as_json: Json = False) -> None:
+def doctor_verb(call: VerbCall, *, as_json: Json = False) -> None:
     """Say what works on this machine, and what to install for the rest.
 
     Exit code 1 when a package that kerncast requires is missing.

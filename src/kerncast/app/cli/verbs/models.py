@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-import click
-
 from kerncast.app.api.showing import echo, echo_exactly, shown
 from kerncast.app.cli.signals import polite_signals
-from kerncast.app.cli.verb import group, in_options
-from kerncast.app.cli.views import Json, draw, parse_assignments, print_json, problem_parameters, table
+from kerncast.app.cli.verb import group
+from kerncast.app.cli.views import Json, draw, parse_assignments, print_json, problem_parameters, say, table
 from kerncast.core import software as softwares
 from kerncast.core.io.arguments import Help, named_values
 from kerncast.core.io.terminal import TextTable
@@ -242,7 +240,12 @@ def _show(entry: Entry, hull: Mapping[str, Range], as_json: bool) -> None:
         return
 
     record = entry.record
-    said = [_said(text) for text in record.software]
+    # A framework by its short name, anything else part by part.
+    said = [
+        short_name(text) if FRAMEWORK in (known := parts(text)) or not known
+        else "; ".join(f"{name}: {known[name]}" for name in known)
+        for text in record.software
+    ]  # fmt: skip
     lines: list[tuple[str, str]] = [
         ("model", entry.id), ("kind", record.kind), ("devices", ", ".join(record.devices)),
         ("software", "; ".join(said) or "not recorded"), ("dtypes", ", ".join(record.dtypes)),
@@ -253,12 +256,6 @@ def _show(entry: Entry, hull: Mapping[str, Range], as_json: bool) -> None:
         *record.origin.items(),
     ]  # fmt: skip
     table(("what", "value"), lines)
-
-
-def _said(text: str) -> str:
-    """The software of rows: a framework by its short name, anything else part by part."""
-    known = parts(text)
-    return short_name(text) if FRAMEWORK in known or not known else "; ".join(f"{name}: {known[name]}" for name in known)
 
 
 @models_verb.verb("check")
@@ -331,5 +328,4 @@ def _show_finding(checked: ModelCheck) -> None:
     table(("what", "value"), lines)
     if checked.software_then and not set(checked.software_now) <= set(checked.software_then):
         echo(f"! trained on {'; '.join(checked.software_then)}; this is {'; '.join(checked.software_now)}")
-    said = in_options("; ".join(found.reasons), click.get_current_context().command)
-    echo("", f"{found.verdict}: {said}")
+    say("", f"{found.verdict}: {'; '.join(found.reasons)}")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from kerncast.app.api.estimate import estimate
 from kerncast.app.api.showing import echo
-from kerncast.app.cli.verb import Call, group, in_options, verb
-from kerncast.app.cli.views import Json, draw, print_json, steps, table
+from kerncast.app.cli.verb import VerbCall, group, verb
+from kerncast.app.cli.views import Json, draw, print_json, say, steps, table
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.quoting import word
 from kerncast.torch.reporting import Report
@@ -18,7 +18,7 @@ from kerncast.torch.validation import MODE_HEADERS, PRODUCT_HEADERS
 
 
 @verb("estimate", estimate)
-def estimate_verb(call: Call, *, as_json: Json = False) -> None:
+def estimate_verb(call: VerbCall, *, as_json: Json = False) -> None:
     """Estimate a step of a whole model on a device, op by op, from its Hugging Face config.
 
     CONFIG is a config.json or the folder that holds it: a decoder, dense or with experts, with grouped or latent attention.
@@ -37,7 +37,7 @@ def estimate_verb(call: Call, *, as_json: Json = False) -> None:
         return
     echo(found.title)
     draw(found.table)
-    echo(*(in_options(text, estimate_verb) for text in found.closing))
+    say(*found.closing)
 
 
 @group("torch")
@@ -93,7 +93,7 @@ def shapes(
 
 @torch_verb.verb("validate", validate)
 def validation(
-    call: Call,
+    call: VerbCall,
     *,
     worst: Annotated[int, Help("How many of the worst products to list.", least=0)] = 5,
     as_json: Json = False,

@@ -16,7 +16,7 @@ from kerncast.answering.prediction import Prediction
 from kerncast.app.api.arguments import model_of
 from kerncast.app.api.predict import predict, predict_everywhere, refuse_without_request
 from kerncast.app.api.showing import echo, echo_exactly
-from kerncast.app.cli.verb import Call, verb
+from kerncast.app.cli.verb import VerbCall, verb
 from kerncast.app.cli.views import (
     ConfigsOf,
     Json,
@@ -50,7 +50,7 @@ ALL = "all"
 
 @verb("predict", predict)
 def predict_verb(
-    call: Call,
+    call: VerbCall,
     name: Annotated[str, Help(metavar="OP|MODEL|ID|REQUEST", names="models_and_ops")],
     problem: ProblemText = (),
     *,
@@ -105,9 +105,18 @@ def is_request(text: str) -> bool:
     return text == "-" or text.lstrip()[:1] in ("{", "[") or (text.endswith(".json") and not Path(text).is_dir())
 
 
-def _by_request(call: Call, text: str, as_json: bool) -> None:
+def _by_request(call: VerbCall, text: str, as_json: bool) -> None:
     """Answer JSON requests, which is printed as it came unless `--json` asks for lines."""
-    data = _read(text)
+    if text == "-":
+        data = JSON.taken(sys.stdin.buffer, "what was given on stdin")
+    elif text.lstrip()[:1] in ("{", "["):
+        data = os.fsencode(text)  # bytes that are not UTF-8 are refused by the parser
+    else:
+        try:
+            data = JSON.read(Path(text))
+        except OSError as error:
+            why = f"'{text}' is neither JSON nor a readable file ({error.strerror}): JSON begins with {{ or ["
+            raise BadFile(why) from error
     with steps() as progress:
         reply = call(op=data, progress=progress)
     answers = json.loads(reply)
@@ -117,18 +126,6 @@ def _by_request(call: Call, text: str, as_json: bool) -> None:
         echo_exactly(json_printable(reply.decode()))
     if any(answer["status"] != "ok" for answer in (answers if isinstance(answers, list) else [answers])):
         raise SystemExit(1)
-
-
-def _read(text: str) -> bytes:
-    """The requests themselves, or a file of them; `-` is stdin."""
-    if text == "-":
-        return JSON.taken(sys.stdin.buffer, "what was given on stdin")
-    if text.lstrip()[:1] in ("{", "["):
-        return os.fsencode(text)  # bytes that are not UTF-8 are refused by the parser
-    try:
-        return JSON.read(Path(text))
-    except OSError as error:
-        raise BadFile(f"'{text}' is neither JSON nor a readable file ({error.strerror}): JSON begins with {{ or [") from error
 
 
 def _is_op(name: str) -> bool:
@@ -141,7 +138,7 @@ def _is_op(name: str) -> bool:
     return True
 
 
-def _by_op(call: Call, name: str, problem: Sequence[str], as_json: bool) -> None:
+def _by_op(call: VerbCall, name: str, problem: Sequence[str], as_json: bool) -> None:
     """Ask the models of an op."""
     from kerncast.answering.prediction import OpAnswerer, devices_of
     from kerncast.app.cli.views import show_devices, show_predictions
@@ -174,18 +171,14 @@ def _by_op(call: Call, name: str, problem: Sequence[str], as_json: bool) -> None
 
 def _only_device(op: str, store: Store) -> str:
     """The device of the user's models, if it is one."""
-    known = sorted({name for entry in store.entries(_name_of(op)) for name in entry.record.devices})
+    known = sorted({name for entry in store.entries(OPS.alone(op).name) for name in entry.record.devices})
     if len(known) != 1:
         there = f"your store has models of {op} for {', '.join(known)}" if known else f"your store has no model of {op}"
         raise InvalidValue(f"{there}: name the device with --device (`kerncast list device` lists profiles), or --device all")
     return known[0]
 
 
-def _name_of(op: str) -> str:
-    return OPS.alone(op).name
-
-
-def _model(name: str, call: Call) -> Model:
+def _model(name: str, call: VerbCall) -> Model:
     """The model of a folder or an id; of an op, the one that is found for it."""
     family, device, software, store = (call[option] for option in ("family", "device", "software", "store"))
     if _is_op(name):
@@ -233,17 +226,13 @@ def _by_model(
         rows: list[Any] = [answer.as_json() for answer in answers]
         print_json(rows if listed else rows[0])
     else:
-        _show(answers)
+        columns, cells, numbers = answer_table(answers, choice=False)
+        cells = [[assignments(known(item.problem)), *row] for row, item in zip(cells, answers, strict=True)]
+        table(("problem", *columns), cells, right=numbers)
+        for said in dict.fromkeys(text for answer in answers for text in (answer.reason, answer.note) if text):
+            echo(said)
     if not all(answer.ok for answer in answers):
         raise SystemExit(1)
-
-
-def _show(answers: list[Answer]) -> None:
-    columns, cells, numbers = answer_table(answers, choice=False)
-    cells = [[assignments(known(item.problem)), *row] for row, item in zip(cells, answers, strict=True)]
-    table(("problem", *columns), cells, right=numbers)
-    for said in dict.fromkeys(text for answer in answers for text in (answer.reason, answer.note) if text):
-        echo(said)
 
 
 def _unless_unbuilt(answer: Told, kernel: Named | None) -> Told:

@@ -15,8 +15,8 @@ from kerncast.app.api.arguments import HERE, Cluster, spread_over
 from kerncast.app.api.regenerate import first_look, rerun, update
 from kerncast.app.api.showing import echo, shown
 from kerncast.app.cli.signals import polite_signals
-from kerncast.app.cli.verb import Call, VerbGroup, group, in_options, verb
-from kerncast.app.cli.views import Json, assignments, duration, print_json, table
+from kerncast.app.cli.verb import VerbCall, VerbGroup, group, verb
+from kerncast.app.cli.views import Json, assignments, duration, print_json, say, table
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.quoting import word
 from kerncast.data.formats import get_importer
@@ -61,7 +61,7 @@ def regenerate_verb() -> None:
 
 
 @verb("ROUTINE", rerun)
-def routine(call: Call, name: Annotated[str, Help(metavar="ROUTINE")], *, as_json: Json = False) -> None:
+def routine(call: VerbCall, name: Annotated[str, Help(metavar="ROUTINE")], *, as_json: Json = False) -> None:
     """Measure, train and compare again, and put the model into the store if there is none, or if --replace says so.
 
     The new model takes the place of one in the store only with --replace, and only if it is not worse; without it, both stay.
@@ -90,7 +90,7 @@ def routine(call: Call, name: Annotated[str, Help(metavar="ROUTINE")], *, as_jso
 
 
 @regenerate_verb.verb("update", update)
-def update_model(call: Call, *, as_json: Json = False) -> None:
+def update_model(call: VerbCall, *, as_json: Json = False) -> None:
     """Continue a model with new measurements, and keep the result if it is not worse.
 
     MODEL is a directory, or the id of a model in the store. Rows that it has learned from already are left out. The new
@@ -110,8 +110,7 @@ def update_model(call: Call, *, as_json: Json = False) -> None:
     if as_json:
         print_json(found.as_json())
     else:
-        context = click.get_current_context()
-        echo(*(in_options(line, context.command) for line in str(found).splitlines()))
+        say(*str(found).splitlines())
         if found.replaced:
             echo(f"the new model is {found.model}; the old one is {found.previous}")
         else:
@@ -121,7 +120,7 @@ def update_model(call: Call, *, as_json: Json = False) -> None:
 
 
 @regenerate_verb.verb("quickstart", first_look)
-def quickstart(call: Call, *, as_json: Json = False) -> None:
+def quickstart(call: VerbCall, *, as_json: Json = False) -> None:
     """Measure real GEMM kernels on this machine, learn to choose among them, and see what that is worth.
 
     Builds the family gemm/cpu, measures a few dozen shapes with 160 kernels each and some of them again (to know how far
@@ -195,11 +194,9 @@ def shipped_models(
     ),
     tables: Annotated[
         Sequence[Path],
-        Help(
-            "AIConfigurator's tables (the aiconfigurator-core wheel or a folder that it was unpacked to), or a file or folder "
-            "with Tenstorrent's tables (big_exp_dataset.csv, final_exp_dataset.csv, all_models.csv.gz). May be repeated.",
-            metavar="PATH",
-        ),
+        "AIConfigurator's tables (the aiconfigurator-core wheel or a folder that it was unpacked to), or a file or folder "
+        "with Tenstorrent's tables (big_exp_dataset.csv, final_exp_dataset.csv, all_models.csv.gz). May be repeated.",
+        Help(metavar="PATH"),
     ] = (),
     installed: Annotated[bool, Help("The tables of the installed package aiconfigurator-core.")] = False,
     only: Annotated[
@@ -265,17 +262,13 @@ def shipped_models(
         raise SystemExit(1)
 
 
-def _counted(number: int | None) -> str:
-    return "as in the files" if number is None else f"{number:,}"
-
-
 def _show_plan(planned: list[FamilyPlan], as_json: bool) -> None:
     if as_json:
         print_json([asdict(item) for item in planned])
         return
     columns = ("family", "problems", "vectors", "measuring", "compared with")
     lines = [
-        (item.family, _counted(item.problems), _counted(item.vectors),
+        (item.family, *("as in the files" if number is None else f"{number:,}" for number in (item.problems, item.vectors)),
          "unknown" if item.seconds is None else f"at least {item.seconds / 60:,.0f} min", item.old or "nothing: it is new")
         for item in planned
     ]  # fmt: skip

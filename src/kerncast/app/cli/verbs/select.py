@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import fields
 from math import log10
 from pathlib import Path
@@ -18,7 +17,7 @@ from kerncast.answering.selector import Selector
 from kerncast.app.api.export import PORTFOLIO, PortfolioOptions, export
 from kerncast.app.api.showing import echo, shown
 from kerncast.app.cli.signals import polite_signals
-from kerncast.app.cli.verb import Call, target_options, verb
+from kerncast.app.cli.verb import VerbCall, target_options, verb
 from kerncast.app.cli.views import (
     ConfigsOf,
     Json,
@@ -46,7 +45,7 @@ from kerncast.learning.learners.linear import Linear
 from kerncast.measuring.backends import backend_that_runs
 from kerncast.models.answer import CHOOSING, Answer, Pin, Tier
 from kerncast.models.model import Model
-from kerncast.native.tiers.smallest_set import CurvePoint, Portfolio, PortfolioChoice
+from kerncast.native.tiers.smallest_set import Portfolio, PortfolioChoice
 
 # Of a list of answers, the table shows at most this many.
 MOST_SHOWN = 40
@@ -65,18 +64,13 @@ def select_verb(
     *,
     top: Annotated[
         int | None,
-        Help(
-            "Show the K best configs by the model's score: those of the tier, then all others. [default with `search`: 10]",
-            metavar="K",
-            least=1,
-        ),
+        "Show the K best configs by the model's score: those of the tier, then all others. [default with `search`: 10]",
+        Help(metavar="K", least=1),
     ] = None,
     tier: Annotated[
         str,
-        Help(
-            "Where to look: every measured config, or the portfolio or the tree, which are built first.",
-            choices=tuple(tier.value for tier in CHOOSING),
-        ),
+        "Where to look: every measured config, or the portfolio or the tree, which are built first.",
+        Help(choices=tuple(tier.value for tier in CHOOSING)),
     ] = "full",
     explain: Annotated[bool, Help("Also say why: features, nearest measured problems, runners-up.")] = False,
     measure: Annotated[
@@ -98,11 +92,9 @@ def select_verb(
     ] = False,
     strategy: Annotated[
         str | None,
-        Help(
-            "With `search`: every config, random ones, differential evolution, local steps from the model's best, or optuna. "
-            "[default: all of up to 100,000 configs, else local]",
-            choices=STRATEGIES,
-        ),
+        "With `search`: every config, random ones, differential evolution, local steps from the model's best, or optuna. "
+        "[default: all of up to 100,000 configs, else local]",
+        Help(choices=STRATEGIES),
     ] = None,
     budget: Annotated[
         int | None, Help("With `search`: configs to score. [default: 500; exhaustive: all]", metavar="N", least=1)
@@ -167,12 +159,16 @@ def select_verb(
     if top:
         rankings = selector.rank_many(problems, top, tier)
     elif measure:
-        rankings = [[_measured(selector, problems[0], backend)]]
+        rankings = [[selector.measure(problems[0], backend_that_runs(loaded.family.id, backend)())]]
     else:
         rankings = [[answer] for answer in selector.select_many(problems)]
-    explanation = _explained(selector, rankings[0][0], tier) if explain else None
+    first = rankings[0][0]
+    explanation = selector.explain(first, tier) if explain and first.config is not None else None
     if as_json:
-        _print(rankings, listed, top, explanation)
+        values: list[Any] = [[item.as_json() for item in ranking] if top else ranking[0].as_json() for ranking in rankings]
+        if explanation is not None:
+            (values[0][0] if top else values[0])["explanation"] = explanation.as_json()
+        print_json(values if listed else values[0])
     else:
         _show(rankings, explanation)
     if not all(ranking[0].ok for ranking in rankings):
@@ -182,27 +178,9 @@ def select_verb(
 def _on(model: Model, device: str | None) -> Model:
     """The model for the device that is named; the only one of a model of one device."""
     known = [record.name for record in model.manifest.devices]
-    if device is None:
-        if len(known) > 1:
-            raise InvalidValue(f"the model is of {', '.join(known)}: name the one to choose for with --device")
-        return model
-    return model.on(device)
-
-
-def _measured(selector: Selector, problem: Problem, backend: str | None) -> Answer:
-    return selector.measure(problem, backend_that_runs(selector.model.family.id, backend)())
-
-
-def _explained(selector: Selector, answer: Answer, tier: str) -> Explanation | None:
-    return selector.explain(answer, tier) if answer.config is not None else None
-
-
-def _print(rankings: list[list[Answer]], listed: bool, top: int | None, explanation: Explanation | None) -> None:
-    found: list[Any] = [[item.as_json() for item in ranking] if top else ranking[0].as_json() for ranking in rankings]
-    if explanation is not None:
-        first = found[0][0] if top else found[0]
-        first["explanation"] = explanation.as_json()
-    print_json(found if listed else found[0])
+    if device is None and len(known) > 1:
+        raise InvalidValue(f"the model is of {', '.join(known)}: name the one to choose for with --device")
+    return model if device is None else model.on(device)
 
 
 def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None:
@@ -231,8 +209,12 @@ def _show(rankings: list[list[Answer]], explanation: Explanation | None) -> None
             echo(f"… and {len(rankings) - MOST_SHOWN:,} more: all with --json")
     for note in dict.fromkeys(item.note for ranking in rankings for item in ranking if item.note):
         echo(note)
-    if explanation is not None:
-        _show_explanation(explanation)
+    for place, block in enumerate([] if explanation is None else explanation.blocks):
+        if isinstance(block, str):
+            echo(*([""] if place == 0 else []), block)
+        else:
+            echo()
+            draw(block)
 
 
 def _order(ranked: list[Answer]) -> str:
@@ -247,15 +229,6 @@ def _order(ranked: list[Answer]) -> str:
     if times != sorted(times):
         said.append("beside the time, the score has what was learned from comparing configs on the same problem")
     return "; ".join(said)
-
-
-def _show_explanation(found: Explanation) -> None:
-    for place, block in enumerate(found.blocks):
-        if isinstance(block, str):
-            echo(*([""] if place == 0 else []), block)
-        else:
-            echo()
-            draw(block)
 
 
 def _show_search(model: Path, device: str, result: Search, measure: bool, backend: str | None, as_json: bool) -> None:
@@ -301,7 +274,7 @@ EVERY_SIZE = 12
 
 
 @verb("export", export, knobs=target_options)
-def export_verb(call: Call, *, as_json: Json = False) -> None:
+def export_verb(call: VerbCall, *, as_json: Json = False) -> None:
     """Write a model for programs that do not have Python, or a dataset for other tools.
 
     `--to c` writes one .c and one .h without any dependency beyond libm, a C++17 header, a self-test with golden
@@ -351,7 +324,7 @@ def export_verb(call: Call, *, as_json: Json = False) -> None:
         _model(call, source, to or "c", Path(call["out"]), as_json)
 
 
-def _model(call: Call, source: Path, to: str, out: Path, as_json: bool) -> None:
+def _model(call: VerbCall, source: Path, to: str, out: Path, as_json: bool) -> None:
     began, loaded = time.monotonic(), Model.load(source)
     with steps() as progress:
         written = call(source=loaded, progress=progress, **call.knobs)
@@ -374,7 +347,7 @@ def _model(call: Call, source: Path, to: str, out: Path, as_json: bool) -> None:
         echo(f"Next: cmake -S {word(project)} -B {build} && cmake --build {build} && ctest --test-dir {build}")
 
 
-def _dataset(call: Call, path: Path, to: str, out: Path, as_json: bool) -> None:
+def _dataset(call: VerbCall, path: Path, to: str, out: Path, as_json: bool) -> None:
     call.refuse_given("is about models, and this is a dataset", "source", "to", "out", "family", "where")
     with working(f"writing {path} as {to}"):
         opened = Dataset.open(path)
@@ -393,7 +366,7 @@ def _dataset(call: Call, path: Path, to: str, out: Path, as_json: bool) -> None:
         echo(f"to read it again: kerncast import {word(to)} {word(written[0])} --mapping {word(written[1])} --out DATASET")
 
 
-def _portfolio(call: Call, source: Path, as_json: bool) -> None:
+def _portfolio(call: VerbCall, source: Path, as_json: bool) -> None:
     names, own = ("family", "where", "out"), [field.name for field in fields(PortfolioOptions)]
     call.refuse_given("does not go with `--to portfolio`", "source", "to", *names, *own)
     options = {name: call.knobs[name] for name in own if call.knobs[name] is not None}
@@ -416,7 +389,8 @@ def _show_portfolio(portfolio: Portfolio) -> None:
     lines = [
         (point.size, f"{point.loss:.3%}", bar(point.loss), f"{point.training_loss:.3%}", f"{point.efficiency_p10:.2%}",
          f"{point.efficiency_min:.2%}")
-        for point in _thinned(found.curve)
+        for point in found.curve
+        if point.size <= EVERY_SIZE or point.size % 4 == 0 or point is found.curve[-1]
     ]  # fmt: skip
     echo()
     table(columns, lines, f"loss of the best of N configs ({held}; bars are logarithmic)",
@@ -449,9 +423,13 @@ def _show_configs(portfolio: Portfolio) -> None:
     best = np.bincount(shares.argmax(axis=1), minlength=len(found.configs))
     covered = np.maximum.accumulate(shares, axis=1).mean(axis=0)
     named = measured.labels is not None
+
+    def first_of(labels: list[str]) -> str:
+        return "-" if not labels else labels[0] + (f" (+{len(labels) - 1})" if len(labels) > 1 else "")
+
     lines = [
         (place + 1, assignments(portfolio.config(number)), f"{1 - covered[place]:.3%}", f"{best[place]:,}",
-         *([_names(portfolio.labels[place])] if named else []))
+         *([first_of(portfolio.labels[place])] if named else []))
         for place, number in enumerate(found.configs)
     ]  # fmt: skip
     echo()
@@ -459,18 +437,8 @@ def _show_configs(portfolio: Portfolio) -> None:
     table(columns, lines, "the portfolio, the config that adds most first", right=("place", columns[2], columns[3]))
 
 
-def _names(labels: list[str]) -> str:
-    """The first name, and how many more there are."""
-    return "-" if not labels else labels[0] + (f" (+{len(labels) - 1})" if len(labels) > 1 else "")
-
-
 def bar(loss: float) -> str:
     """A loss as a bar in eighths of a character: empty at 0.01 %, full at 100 %."""
     length = 0.0 if loss <= LEAST_SHOWN else 1.0 - log10(loss) / log10(LEAST_SHOWN)
     eighths = round(length * WIDEST * 8)
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).strip()
-
-
-def _thinned(curve: Sequence[CurvePoint]) -> list[CurvePoint]:
-    last = curve[-1].size
-    return [point for point in curve if point.size <= EVERY_SIZE or point.size % 4 == 0 or point.size == last]

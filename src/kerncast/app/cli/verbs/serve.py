@@ -10,7 +10,7 @@ from typing import Annotated
 from kerncast.app.api.showing import echo, echo_exactly
 from kerncast.app.cli import json_printed
 from kerncast.app.cli.signals import polite_signals
-from kerncast.app.cli.verb import Call, verb
+from kerncast.app.cli.verb import VerbCall, verb
 from kerncast.app.cli.views import Json
 from kerncast.app.serve.server import PORT, explore, serve
 from kerncast.core.io.arguments import Help
@@ -19,7 +19,7 @@ from kerncast.errors import InvalidValue
 
 @verb("serve", serve)
 def serve_verb(
-    call: Call,
+    call: VerbCall,
     paths: Annotated[Sequence[Path], Help(metavar="[PATH|ID...]", names="models_and_data")] = (),
     *,
     open_page: Annotated[

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
-
 from kerncast.app.api.arguments import row_conditions
 from kerncast.app.api.evaluate import compare, evaluate, write_files
 from kerncast.app.api.showing import echo, shown
-from kerncast.app.api.train import train
-from kerncast.app.cli.verb import Call, converted_knobs, in_options, learner_options, verb
-from kerncast.app.cli.views import Json, assignments, print_json, show_blocks, working
+from kerncast.app.api.train import train, usual_kind
+from kerncast.app.cli.verb import VerbCall, converted_knobs, learner_options, verb
+from kerncast.app.cli.views import Json, assignments, print_json, say, show_blocks, working
 from kerncast.core.io.arguments import Help, check_place
 from kerncast.core.io.quoting import word
 from kerncast.core.io.terminal import distinct
@@ -27,13 +25,12 @@ from kerncast.evaluating.text import (
     unseen_device_blocks,
     verdict_blocks,
 )
-from kerncast.learning.learners.kinds import kind_of_csv
 from kerncast.models.model import Model
 
 
 @verb("train", train, knobs=learner_options)
 def train_verb(
-    call: Call,
+    call: VerbCall,
     *,
     no_folds: Annotated[bool, Help("Train without evaluation: one fit, no figures, no intervals.")] = False,
     as_json: Json = False,
@@ -66,8 +63,8 @@ def train_verb(
     if no_folds and call["hard_mining"]:
         echo("! --hard-mining is not compared with the run without it: --no-folds evaluates nothing", err=True)
     if any(value is not None for value in knobs.values()):
-        usual = kind_of_csv() if call["weights"] is not None else "gbdt" if base is None else Model.load(base).manifest.kind
-        knobs = converted_knobs(call["kind"] or usual, knobs)
+        kind = call["kind"] or usual_kind(None if base is None else Model.load(base), call["weights"])
+        knobs = converted_knobs(kind, knobs)
     try:
         with shown(plain=True, what="reading the measurements") as progress:
             trained = call(folds=0 if no_folds else folds, progress=progress, **knobs)
@@ -87,7 +84,7 @@ def train_verb(
         _show_trained(trained, call, base, no_folds)
 
 
-def _show_trained(trained: Model, call: Call, base: Path | None, no_folds: bool) -> None:
+def _show_trained(trained: Model, call: VerbCall, base: Path | None, no_folds: bool) -> None:
     data, features, out = trained.manifest.data, trained.manifest.features, call["out"]
     problems = f"{data.problems:,} problems{distinct(trained.evaluation.get('pooled'))}"
     echo(
@@ -99,7 +96,7 @@ def _show_trained(trained: Model, call: Call, base: Path | None, no_folds: bool)
     for name, needs in features.left_out.items():
         echo(f"- left out: {name} needs {', '.join(needs)}, unknown for this device")
     for note in trained.notes:
-        echo(in_options(note, click.get_current_context().command))
+        say(note)
     if call["tune"]:
         echo(f"tuned: {assignments(trained.evaluation['tuned'])}")
     conditions = (*row_conditions(call["where"], call["software"]), *((NOT_SUSPECT,) if call["drop_suspect"] else ()))
@@ -139,7 +136,7 @@ def _show_moved(model: Model, out: Path) -> None:
 
 
 @verb("evaluate", evaluate)
-def evaluate_verb(call: Call, *, as_json: Json = False) -> None:
+def evaluate_verb(call: VerbCall, *, as_json: Json = False) -> None:
     """Score a model against the best measured config of every problem that it has not seen.
 
     Problems that the model was trained on are left out and counted. To judge on the training data itself, refit
@@ -171,7 +168,7 @@ def evaluate_verb(call: Call, *, as_json: Json = False) -> None:
 
 @verb("compare", compare)
 def compare_verb(
-    call: Call, *, strict: Annotated[bool, Help("Exit 1 on AMBIGUOUS too.")] = False, as_json: Json = False
+    call: VerbCall, *, strict: Annotated[bool, Help("Exit 1 on AMBIGUOUS too.")] = False, as_json: Json = False
 ) -> None:
     """Is the new model safe to ship? BETTER, SAME, WORSE (exit 1) or AMBIGUOUS, with reasons.
 

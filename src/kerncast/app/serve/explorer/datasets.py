@@ -19,6 +19,7 @@ import polars as pl
 from kerncast.app.serve.explorer.models import Json, software_words
 from kerncast.core.arrays import Flags
 from kerncast.core.io.foreign import decode_json
+from kerncast.core.io.terminal import known
 from kerncast.core.op import Family, Problem
 from kerncast.data import journal as journals
 from kerncast.data import schema
@@ -62,6 +63,8 @@ def overview(dataset: Dataset, family: str | None = None) -> Json:
     pooled = {"problems": counted.pop("distinct"), "devices": counted.pop("devices")}
     same = rows.select(pl.col(name).n_unique() == 1 for name in problems).collect().row(0, named=True)
     constant = rows.select(name for name, alone in same.items() if alone).head(1).collect()
+    failed = rows.filter((pl.col("status") != "ok") & pl.col("error").is_not_null())
+    errors = failed.group_by("status", "error").agg(rows=pl.len()).sort("rows", "error", descending=[True, False])
     unfinished = dataset.completeness
     return {
         "families": [item.id for item in families],
@@ -75,7 +78,7 @@ def overview(dataset: Dataset, family: str | None = None) -> Json:
         "devices": _counts(rows, "device"),
         "software": [{**item, "value": item["value"] and software_words(item["value"])} for item in _counts(rows, "software")],
         "statuses": _counts(rows, "status"),
-        "errors": _errors(rows),
+        "errors": errors.head(LISTED).collect().to_dicts(),
         "noise": _noise(ok),
         "repeats": noise(spread_of(ok.select("time_ns", repeat=pl.struct(schema.REPEAT_OF).hash(seed=0), at=pl.lit(0)))),
         "unfinished": None if unfinished is None else str(unfinished),
@@ -90,12 +93,6 @@ def _columns(family: Family) -> tuple[list[str], list[str]]:
 def _counts(rows: pl.LazyFrame, column: str) -> list[Json]:
     found = rows.group_by(column).agg(rows=pl.len()).sort("rows", column, descending=[True, False]).head(LISTED).collect()
     return [{"value": value, "rows": count} for value, count in found.iter_rows()]
-
-
-def _errors(rows: pl.LazyFrame) -> list[Json]:
-    failed = rows.filter((pl.col("status") != "ok") & pl.col("error").is_not_null())
-    found = failed.group_by("status", "error").agg(rows=pl.len()).sort("rows", "error", descending=[True, False])
-    return found.head(LISTED).collect().to_dicts()
 
 
 def _noise(ok: pl.LazyFrame) -> Json:
@@ -372,8 +369,11 @@ class Watch:
     # -- what it says ----------------------------------------------------------------------------------
 
     def _facts(self, there: bool) -> Json:
-        state, now = self._state(), self._now().timestamp()
-        done = len(self._seen)
+        now, done, first, last = self._now().timestamp(), len(self._seen), self._first, self._last
+        try:
+            state = journals.completeness(self.path, done)
+        except (KerncastError, OSError):
+            state = journals.Completeness(None, done, None)
         self._looks.append((now, done))
         while now - self._looks[0][0] > RECENT_SECONDS:
             self._looks.popleft()
@@ -391,7 +391,7 @@ class Watch:
             "vectors": self._total, "measured": done, "left": left,
             "rate": rate,
             "seconds_left": None if not rate or left is None else left / rate,
-            "seconds": self._seconds(now if running else None),
+            "seconds": None if first is None or last is None else max(0.0, (now if running else last) - first),
             "statuses": [{"value": name, "rows": rows} for name, rows in self._seen.counts()],
             "errors": [
                 {"status": status, "error": text, "rows": rows}
@@ -399,20 +399,14 @@ class Watch:
             ],
             "drift": self._drift(),
             "problems": len(self._bests),
-            "best": [_told(best) for best in list(self._bests.values())[: -MOST_PROBLEMS - 1 : -1]],
+            "best": [
+                {
+                    "problem": known(best.problem), "config": None if best.config is None else known(best.config),
+                    "time_ns": best.time_ns, "vectors": best.vectors, "failed": best.failed,
+                }
+                for best in list(self._bests.values())[: -MOST_PROBLEMS - 1 : -1]
+            ],
         }  # fmt: skip
-
-    def _seconds(self, now: float | None) -> float | None:
-        """How long it has been measured."""
-        if self._first is None or self._last is None:
-            return None
-        return max(0.0, (self._last if now is None else now) - self._first)
-
-    def _state(self) -> journals.Completeness:
-        try:
-            return journals.completeness(self.path, len(self._seen))
-        except (KerncastError, OSError):
-            return journals.Completeness(None, len(self._seen), None)
 
     def _rate(self, now: float) -> float | None:
         """Vectors a second: over the last minute, as long as it was looked at, else since the sweep began."""
@@ -437,12 +431,6 @@ class Watch:
             ratio = statistics.median(value / floors[kind] for _, kind, value in part)
             points.append({"seconds": part[-1][0] - self._first, "ratio": ratio})
         return {"points": points, "now": points[-1]["ratio"], "worst": max(point["ratio"] for point in points)}
-
-
-def _told(best: _BestConfig) -> Json:
-    problem, config = (None if part is None else {name: value for name, value in part.items() if value is not None}
-                       for part in (best.problem, best.config))  # fmt: skip
-    return {"problem": problem, "config": config, "time_ns": best.time_ns, "vectors": best.vectors, "failed": best.failed}
 
 
 def _seconds(text: str | None) -> float | None:

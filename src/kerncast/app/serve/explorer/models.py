@@ -15,6 +15,7 @@ from kerncast.app.serve.sources import check_device
 from kerncast.core.arrays import Ints
 from kerncast.core.device import Device
 from kerncast.core.io.foreign import decode_json
+from kerncast.core.io.terminal import known
 from kerncast.core.op import Config, Problem
 from kerncast.core.op.limits import limit_program
 from kerncast.core.parameters import Bool, Categorical, Parameter
@@ -105,12 +106,12 @@ def first_problem(model: Model) -> Json:
         for name, parameter in model.family.problem.parameters.items()
     }
     drawn = drawn_problems(model, TRIED, np.random.default_rng(0)).iter_rows(named=True)
-    for values in ({name: value for name, value in middle.items() if value is not None}, *map(_plain, drawn)):
+    for values in (known(middle), *map(_plain, drawn)):
         try:
-            return {name: value for name, value in model.problem(values).items() if value is not None}
+            return known(model.problem(values))
         except InvalidValue:
             continue
-    return {name: value for name, value in middle.items() if value is not None}
+    return known(middle)
 
 
 def _plain(row: Mapping[str, Any]) -> Json:
@@ -156,7 +157,7 @@ def answer_facts(answer: Answer) -> Json:
     """An answer as the page shows it: what `as_json` says, without the problem, with every time."""
     found = {name: value for name, value in answer.as_json().items() if name not in ("problem", "family", "op")}
     times = {"time_ns": answer.time_ns, "lower_ns": answer.lower_ns, "upper_ns": answer.upper_ns}
-    config = None if answer.config is None else {name: value for name, value in answer.config.items() if value is not None}
+    config = None if answer.config is None else known(answer.config)
     return {**found, **times, "config": config, "label": answer.label}
 
 
@@ -169,7 +170,7 @@ def ranked(model: Model, problem: Mapping[str, Any], device: str | None = None, 
     whole = answers[0].problem
     return {
         "device": asked.device.name,
-        "problem": {name: value for name, value in whole.items() if value is not None},
+        "problem": known(whole),
         "answers": [answer_facts(answer) for answer in answers],
         "roofline": roofline(asked, whole),
     }
@@ -223,12 +224,8 @@ def near(model: Model, problem: Mapping[str, Any], config: Mapping[str, Any] | N
         return {"available": False, "reason": f"the model's directory has no measurements ({kept}): open the dataset instead"}
     whole, chosen = asked.problem(problem), asked.config(config or {})
     found = [vars(item) for item in neighbours(asked.model, whole, chosen, NEAR)]
-    exact = next((item for item in found if _same(item["problem"], whole)), None)
-    return {"available": True, "problems": found, "measured_here": exact is not None}
-
-
-def _same(values: Mapping[str, Any], problem: Mapping[str, Any]) -> bool:
-    return dict(values) == {name: value for name, value in problem.items() if value is not None}
+    given = known(whole)
+    return {"available": True, "problems": found, "measured_here": any(dict(item["problem"]) == given for item in found)}
 
 
 def compared_devices(models: Iterable[tuple[str, Model]], problem: Mapping[str, Any]) -> Json:
@@ -287,7 +284,8 @@ def axis_values(model: Model, name: str, count: int) -> list[Any]:
 
 def along(model: Model, problem: Mapping[str, Any], axis: str, device: str | None = None, count: int = 25) -> Json:
     """The best config and its time for values of one parameter, and how the configs that win somewhere do elsewhere."""
-    _check_count("count", count, MOST_VALUES)
+    if not 2 <= count <= MOST_VALUES:
+        raise InvalidValue(f"`count` must be from 2 to {MOST_VALUES}, got {count}")
     asked = model.answerer(device_of(model, device))
     values = axis_values(asked.model, axis, count)
     problems = [{**problem, axis: value} for value in values]
@@ -302,7 +300,7 @@ def along(model: Model, problem: Mapping[str, Any], axis: str, device: str | Non
         "axis": axis,
         "values": values,
         "best": [_cell(answer, why, winners) for answer, why in zip(bests, reasons, strict=True)],
-        "configs": [_config(config) for config in winners],
+        "configs": [known(config) for config in winners],
         "times": lines,
         "floor_ns": [None if limit is None else limit["floor_ns"] for limit in limits],
     }
@@ -310,7 +308,8 @@ def along(model: Model, problem: Mapping[str, Any], axis: str, device: str | Non
 
 def winners_map(model: Model, problem: Mapping[str, Any], x: str, y: str, device: str | None = None, count: int = 16) -> Json:
     """The best config for each pair of values of two parameters."""
-    _check_count("count", count, MOST_CELLS_A_SIDE)
+    if not 2 <= count <= MOST_CELLS_A_SIDE:
+        raise InvalidValue(f"`count` must be from 2 to {MOST_CELLS_A_SIDE}, got {count}")
     if x == y:
         raise InvalidValue(f"a map has two different axes, got {x} twice")
     asked = model.answerer(device_of(model, device))
@@ -328,15 +327,10 @@ def winners_map(model: Model, problem: Mapping[str, Any], x: str, y: str, device
             {**_cell(answer, why, winners), "floor_ns": None if limit is None else limit["floor_ns"]}
             for answer, why, limit in zip(bests, reasons, limits, strict=True)
         ],
-        "configs": [_config(config) for config in winners],
+        "configs": [known(config) for config in winners],
         "candidates": total,
         "asked": total if among is None else len(among),
     }
-
-
-def _check_count(name: str, count: int, most: int) -> None:
-    if not 2 <= count <= most:
-        raise InvalidValue(f"`{name}` must be from 2 to {most}, got {count}")
 
 
 def _candidates(asked: PythonAnswerer, problems: int) -> Ints | None:
@@ -385,7 +379,3 @@ def _cell(answer: Answer | None, why: str, winners: Sequence[Config]) -> Json:
         "winner": None if answer.config is None else place[answer.config],
     }  # fmt: skip
     return found | ({"reason": answer.reason} if answer.reason else {})
-
-
-def _config(config: Config) -> Json:
-    return {name: value for name, value in config.items() if value is not None}
