@@ -287,7 +287,11 @@ def checked_deployment(decoder: Decoder, tp: int, ep: int | None) -> Deployment:
     for kind in decoder.layers:
         _divides(kind.attention.heads, "attention heads", "tp", tp)
         if isinstance(kind.attention, GroupedAttention):
-            _replicates(kind.attention.kv_heads, tp)
+            keys = kind.attention.kv_heads
+            if keys % tp and tp % keys:
+                raise InvalidValue(
+                    f"`tp={tp}` must divide the key heads, {keys}, or be a multiple of them (then they are copied): take {keys}"
+                )
         elif isinstance(kind.attention, DeltaAttention):
             _divides(kind.attention.value_heads, "value heads of linear attention", "tp", tp)
         _divides_mlp(kind.mlp, spread)
@@ -313,13 +317,6 @@ def _divides(size: int, what: str, argument: str, parts: int) -> None:
     if size % parts:
         fitting = [number for number in range(1, min(size, 64) + 1) if size % number == 0]
         raise InvalidValue(f"`{argument}={parts}` must divide {what}, {size}: take one of {', '.join(map(str, fitting))}")
-
-
-def _replicates(kv_heads: int, tp: int) -> None:
-    if kv_heads % tp and tp % kv_heads:
-        raise InvalidValue(
-            f"`tp={tp}` must divide the key heads, {kv_heads}, or be a multiple of them (then they are copied): take {kv_heads}"
-        )
 
 
 def _whole(name: str, value: int, most: int = LARGEST) -> None:

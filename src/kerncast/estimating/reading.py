@@ -149,7 +149,9 @@ class _LayerReader:
             return (*(before + name for before in own), name)
 
         heads = fields.whole(*names("num_attention_heads"))
-        kv_heads = 1 if self._one_kv_head else fields.whole(*names("num_key_value_heads"), default=heads)
+        # Falcon 7B and StarCoder: whatever the number of key heads says. Newer Falcons count their groups.
+        single = fields.flag("multi_query", False) and not fields.flag("new_decoder_architecture", False)
+        kv_heads = 1 if single else fields.whole(*names("num_key_value_heads"), default=heads)
         if heads % kv_heads:
             raise BadFile(
                 f"{fields.source}: num_attention_heads must be a multiple of num_key_value_heads, got {heads} and {kv_heads}: "
@@ -165,11 +167,6 @@ class _LayerReader:
         qk_norm = fields.flag("use_qk_norm", self.traits.qk_norm)
         gate = self.traits.delta and fields.flag("attn_output_gate", True)
         return GroupedAttention(heads, kv_heads, head_dim, value_dim, window, qk_norm, gate)
-
-    @property
-    def _one_kv_head(self) -> bool:
-        # Falcon 7B and StarCoder: whatever the number of key heads says. Newer Falcons count their groups.
-        return self.fields.flag("multi_query", False) and not self.fields.flag("new_decoder_architecture", False)
 
     def _window(self) -> int:
         # Some configs say -1 for no window.
@@ -231,15 +228,11 @@ class _LayerReader:
         stated = fields.whole(*SHARED_INTER, default=0, least=0)
         if stated:
             shared = stated
-        elif self._llama4:
+        elif (fields.text("model_type") or "").startswith("llama4"):
             shared = fields.whole("intermediate_size")
         else:
             shared = fields.whole(*SHARED_COUNT, default=0, least=0, most=experts) * inter
         return ExpertMlp(experts, top_k, inter, DenseMlp(shared) if shared else None)
-
-    @property
-    def _llama4(self) -> bool:
-        return (self.fields.text("model_type") or "").startswith("llama4")
 
     def _expert_layers(self) -> list[bool]:
         """Which layers are a mixture of experts."""

@@ -53,17 +53,22 @@ def estimated(
     within = [call for call in calls if call not in between]
     answers = _answers(within, ask, progress)
     rows = [_row(call, answers.get(place), device) for place, call in enumerate(within)]
-    alone = [_within_node(call, device, ask) for call in between]
-    told = [between_nodes(call, device, time) for call, time in zip(between, alone, strict=True)]
-    for call, found in zip(between, told, strict=True):
-        why = f"{call.gpus} GPUs are more than a node has, and models know the links of one node only"
-        if found is not None:
-            rows.append(_of_call(call, found.time_ns, found.lower_ns, found.upper_ns, "roofline", reason=why))
+    for call in between:
+        # What it takes among the GPUs of one node alone, if a model knows it.
+        answer = _alone(ask, call.op or "", {**call.problem, "gpus": device.node_devices})
+        alone = None if isinstance(answer, str) or answer.basis != "model" else answer.time_ns
+        time = between_nodes(call, device, alone)
+        if time is not None:
+            why = f"{call.gpus} GPUs are more than a node has, and models know the links of one node only"
+            rows.append(_of_call(call, time.time_ns, time.lower_ns, time.upper_ns, "roofline", reason=why))
     if launch_ns is not None:
         rows.append(_gaps(rows, launch_ns))
     step = math.fsum(row.time_ns for row in rows)
     lower, upper = _interval(rows)
-    left_out = (*LEFT_OUT, *_not_told(between, device), *(() if launch_ns is not None else (PREPARING,)))
+    left_out = [*LEFT_OUT, *([] if launch_ns is not None else [PREPARING])]
+    if between and BETWEEN not in device.numbers:
+        names = ", ".join(dict.fromkeys(call.name for call in between))
+        left_out.insert(len(LEFT_OUT), f"communication between nodes ({names}: the profile of {device.name} has no {BETWEEN})")
     return Estimate(
         decoder=decoder,
         device=device.name,
@@ -74,7 +79,7 @@ def estimated(
         lower_ns=lower,
         upper_ns=upper,
         memory=memory_of(decoder, calls, spread, work, device),
-        left_out=left_out,
+        left_out=tuple(left_out),
         notes=_notes(decoder, spread, work, rows),
     )
 
@@ -138,21 +143,6 @@ def _of_call(
         name=call.name, op=call.op, problem=call.problem, calls=many, call_ns=time, time_ns=time * many, lower_ns=lower * many,
         upper_ns=upper * many, share=0.0, basis=basis, model=model, software=software, reason=reason, note=note,
     )  # fmt: skip
-
-
-def _within_node(call: KernelCall, device: Device, ask: Ask) -> float | None:
-    """What a call takes among the GPUs of one node alone; None: no model knows it."""
-    assert call.op is not None
-    answer = _alone(ask, call.op, {**call.problem, "gpus": device.node_devices})
-    return None if isinstance(answer, str) or answer.basis != "model" else answer.time_ns
-
-
-def _not_told(between: Sequence[KernelCall], device: Device) -> tuple[str, ...]:
-    """Calls between nodes that nothing is known about, in words."""
-    if not between or BETWEEN in device.numbers:
-        return ()
-    names = ", ".join(dict.fromkeys(call.name for call in between))
-    return (f"communication between nodes ({names}: the profile of {device.name} has no {BETWEEN})",)
 
 
 def _says_more(answer: Prediction, call: KernelCall) -> bool:

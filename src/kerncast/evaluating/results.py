@@ -129,6 +129,14 @@ class TopK:
     hit: float
 
 
+def _fields(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the JSON as the fields of its value: `n_problems` is `n`, and what it holds cannot be changed."""
+    return {
+        "n" if name == "n_problems" else name: MappingProxyType(dict(value)) if isinstance(value, dict) else value
+        for name, value in line.items()
+    }
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class Evaluation:
     """What `evaluate` found: figures by name, and a point per problem and per row. `as_json()` is what `--json` prints."""
@@ -203,35 +211,17 @@ class Evaluation:
     @cached_property
     def slices(self) -> tuple[SliceFigures, ...]:
         """The figures of parts of the data."""
-        return tuple(
-            SliceFigures(n=line["n_problems"], **{name: value for name, value in line.items() if name != "n_problems"})
-            for line in self._summary["slices"]
-        )
+        return tuple(SliceFigures(**_fields(line)) for line in self._summary["slices"])
 
     @cached_property
     def worst(self) -> tuple[WorstProblem, ...]:
         """The problems that lost most, the worst first."""
-        return tuple(
-            WorstProblem(
-                MappingProxyType(dict(line["problem"])),
-                MappingProxyType(dict(line["chosen"])),
-                MappingProxyType(dict(line["best"])),
-                **{name: value for name, value in line.items() if name not in ("problem", "chosen", "best")},
-            )
-            for line in self._summary["worst"]
-        )
+        return tuple(WorstProblem(**_fields(line)) for line in self._summary["worst"])
 
     @cached_property
     def worst_predictions(self) -> tuple[WorstPrediction, ...]:
         """The rows whose predicted times are furthest off, the worst first; empty if the model predicts no times."""
-        return tuple(
-            WorstPrediction(
-                MappingProxyType(dict(line["problem"])),
-                MappingProxyType(dict(line["config"])),
-                **{name: value for name, value in line.items() if name not in ("problem", "config")},
-            )
-            for line in self._summary["worst_predictions"]
-        )
+        return tuple(WorstPrediction(**_fields(line)) for line in self._summary["worst_predictions"])
 
     @property
     def tflops(self) -> Rates | None:
@@ -250,16 +240,8 @@ class Evaluation:
     @cached_property
     def tiers(self) -> tuple[TierFigures, ...]:
         """The figures of a selector's tiers; empty unless they were asked for."""
-        found = self._summary.get("tiers") or ()
-        other = ("efficiency", "n_problems")
-        return tuple(
-            TierFigures(
-                efficiency=Figure.of(line["efficiency"]),
-                n=line["n_problems"],
-                **{name: value for name, value in line.items() if name not in other},
-            )
-            for line in found
-        )
+        lines = self._summary.get("tiers") or ()
+        return tuple(TierFigures(**_fields(line) | {"efficiency": Figure.of(line["efficiency"])}) for line in lines)
 
     @property
     def against(self) -> Mapping[str, Any] | None:

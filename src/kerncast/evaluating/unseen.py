@@ -62,12 +62,18 @@ def recipe_of(model: Model, threads: int) -> Recipe:
     return Recipe.from_options(model.manifest.recipe, threads)
 
 
-def rows_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = ()) -> pl.DataFrame:
-    """The rows of the model's family; rows of another device or dtype are refused."""
+def holders_of(model: Model, datasets: Sequence[Dataset]) -> list[Dataset]:
+    """The datasets that hold rows of the model's family; there must be one."""
     holders = [dataset for dataset in datasets if model.family.id in {item.id for item in dataset.families}]
     if not holders:
         held = sorted({item.id for dataset in datasets for item in dataset.families})
         raise InvalidValue(f"{model.path} is a model of {model.family.id}; the data holds {', '.join(held) or 'no rows'}")
+    return holders
+
+
+def rows_for(model: Model, datasets: Sequence[Dataset], where: Sequence[str] = ()) -> pl.DataFrame:
+    """The rows of the model's family; rows of another device or dtype are refused."""
+    holders = holders_of(model, datasets)
     pieces = read_measurements(model.family, holders, resolved_software(model.family, holders, where))
     rows = tried_rows(pieces, where, model.family.id, f"there is nothing to judge {model.path} by")
     own = {record.name for record in model.manifest.devices}

@@ -22,6 +22,7 @@ from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
 from kerncast.evaluating import Limits, Verdict, compare
 from kerncast.evaluating.compare import AMBIGUOUS, BETTER, SAME, WORSE
+from kerncast.evaluating.unseen import holders_of
 from kerncast.learning.scoring.metrics import Predicted
 from kerncast.learning.tables.feature_rows import Rows
 from kerncast.learning.tables.measurements import CONDITIONS
@@ -142,11 +143,7 @@ class Fresh:
 def fresh_rows(model: Model, datasets: Sequence[Dataset], pool: bool = False) -> Fresh:
     """The rows of the model's family, device, dtypes and conditions that it has not learned from yet."""
     family, manifest = model.family, model.manifest
-    holders = [item for item in datasets if family.id in {held.id for held in item.families}]
-    if not holders:
-        held = sorted({one.id for item in datasets for one in item.families})
-        raise InvalidValue(f"{model.path} is a model of {family.id}; the data holds {', '.join(held) or 'no rows'}")
-    rows = pl.concat([item.read(family) for item in holders], how="diagonal_relaxed")
+    rows = pl.concat([item.read(family) for item in holders_of(model, datasets)], how="diagonal_relaxed")
     rows = rows.filter(~pl.col("status").is_in(NOT_TRIED)).unique(maintain_order=True)
     left_out: dict[str, int] = {}
 
