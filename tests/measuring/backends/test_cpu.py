@@ -208,12 +208,12 @@ def test_what_lies_between_the_rows_of_c_is_watched(backend: CpuBackend) -> None
     """A kernel that writes there is wrong, whatever else it computes; so is a smooth activation that is a little off."""
     prepared: Any = backend.prepare(problem(9, 9, 9, ldc=11), config())
     assert prepared.check() == 0.0
-    prepared.inputs.between[0, 4, 1] = 0.0
-    assert prepared.inputs.error() == math.inf
+    prepared.operands.between[0, 4, 1] = 0.0
+    assert prepared.operands.error() == math.inf
     prepared = backend.prepare(problem(9, 9, 9, activation="gelu"), config())
     assert prepared.check() == 0.0
-    prepared.inputs.c[0, 4, 4] += 1e-3
-    assert prepared.inputs.error() == pytest.approx(1e-3, rel=0.1)
+    prepared.operands.c[0, 4, 4] += 1e-3
+    assert prepared.operands.error() == pytest.approx(1e-3, rel=0.1)
 
 
 @pytest.mark.needs("a C compiler")
@@ -235,10 +235,10 @@ def test_check_sees_a_result_that_was_not_written(backend: CpuBackend) -> None:
     """A kernel that leaves C alone, or writes a wrong number, does not pass the check."""
     prepared: Any = backend.prepare(problem(9, 9, 9), config())
     assert prepared.check() == 0.0
-    prepared.inputs.c[0, 4, 4] += 2.5
-    assert prepared.inputs.error() == 2.5
-    prepared.inputs.c[0, 0, 0] = math.nan
-    assert prepared.inputs.error() == math.inf
+    prepared.operands.c[0, 4, 4] += 2.5
+    assert prepared.operands.error() == 2.5
+    prepared.operands.c[0, 0, 0] = math.nan
+    assert prepared.operands.error() == math.inf
 
 
 @pytest.mark.needs("a C compiler")
@@ -246,7 +246,7 @@ def test_inputs_are_shared_within_a_problem_and_bounded(backend: CpuBackend) -> 
     """Configs of one problem share buffers, whatever the threads; the cache gives up the oldest beyond its bytes."""
     one: Any = backend.prepare(problem(40, 40, 40), config())
     two: Any = backend.prepare(problem(40, 40, 40, threads=2), config(split="m"))
-    assert one.inputs is two.inputs
+    assert one.operands is two.operands
     cache = InputCache(make_matrices, limit=4 * 4 * 32 * 32 + 1)
     first = cache.get(problem(32, 32, 32).as_dict())
     assert cache.get(problem(32, 32, 32).as_dict()) is first

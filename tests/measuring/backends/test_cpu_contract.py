@@ -35,7 +35,9 @@ def test_caches_can_be_made_cold(tmp_path):
     """By reading twice what the last cache holds; one launch is a sample, and the rows say so."""
     backend = CpuBackend()
     assert backend.flush_cache()
-    assert backend._evicting.nbytes >= 2048 * max(devices.local().numbers.get(f"l{level}_cache_kb", 0) for level in (2, 3))
+    assert backend._eviction._data.nbytes >= 2048 * max(
+        devices.local().numbers.get(f"l{level}_cache_kb", 0) for level in (2, 3)
+    )
     policy = Policy(samples=3, fewest_samples=3, cache="cold", give_up=1e9)
     collect(Request(gemm_cpu, "cpu", ("0",), tmp_path / "d", policy), [vectors(2)])
     rows = Dataset.open(tmp_path / "d").read()

@@ -129,14 +129,14 @@ def test_bf16_is_rounded_once_and_to_even(backend: CpuBackend) -> None:
             b[0, 0, ::8] = 255, 1, 1  # 257, a tie between 256 and 258
             b[0, 1, ::8] = 256, 1, 2  # 259, a tie that goes to 260; rounded after 256 + 1, it would be 258
             b[0, 2, ::8] = np.inf, 1, 1
-            with prepared.inputs.arena.filling():
-                prepared.inputs.a[...], prepared.inputs.b[...] = to_bf16(a), to_bf16(b)
+            with prepared.operands.arena.filling():
+                prepared.operands.a[...], prepared.operands.b[...] = to_bf16(a), to_bf16(b)
             prepared.run(1)
-            assert as_float(prepared.inputs.c).ravel().tolist() == [256.0, 260.0, np.inf], (kernel, split)
-            with prepared.inputs.arena.filling():
-                prepared.inputs.b[0, 1, 3] = 0x7F81  # a NaN whose payload would be lost by cutting it off
+            assert as_float(prepared.operands.c).ravel().tolist() == [256.0, 260.0, np.inf], (kernel, split)
+            with prepared.operands.arena.filling():
+                prepared.operands.b[0, 1, 3] = 0x7F81  # a NaN whose payload would be lost by cutting it off
             prepared.run(1)
-            assert np.isnan(as_float(prepared.inputs.c)).ravel().tolist() == [False, True, False]
+            assert np.isnan(as_float(prepared.operands.c)).ravel().tolist() == [False, True, False]
             backend.part("gemm/cpu").inputs._kept.clear()  # these inputs were written over
 
 
@@ -146,12 +146,12 @@ def test_int8_sums_the_extremes(backend: CpuBackend) -> None:
     for kernel in ({}, {"kernel": "dot", **PACKED}, {"kernel": "pairs", **PACKED}):
         prepared: Any = backend.prepare(problem(3, 5, 4099, "int8", "rcr"), config(**kernel))
         assert prepared.check() == 0.0
-        prepared.inputs.poison()
-        assert prepared.inputs.error() == np.inf
-        with prepared.inputs.arena.filling():
-            prepared.inputs.a.fill(-128), prepared.inputs.b.fill(-128)
+        prepared.operands.poison()
+        assert prepared.operands.error() == np.inf
+        with prepared.operands.arena.filling():
+            prepared.operands.a.fill(-128), prepared.operands.b.fill(-128)
         prepared.run(1)
-        assert (prepared.inputs.c == 4099 * 128 * 128).all()
+        assert (prepared.operands.c == 4099 * 128 * 128).all()
         backend.part("gemm/cpu").inputs._kept.clear()
 
 

@@ -49,8 +49,8 @@ def test_tiles_are_compiled_together_and_compute_the_product():
     errors = []
     for vector in vectors:
         kernel = backend.prepare(*vector)
-        kernel._on.forget()
-        assert kernel._on.error() > 0
+        kernel.operands.poison()
+        assert kernel.operands.error() > 0
         errors.append(kernel.check())
         assert kernel.run(3) > 0
     assert errors == [0.0] * 4

@@ -87,12 +87,12 @@ def test_check_sees_a_result_that_was_not_written(backend):
     prepared = backend.prepare(problem(16, 32, 8), config())
     assert prepared.check() == 0.0
     assert prepared.run(3) > 0
-    prepared.on.reference = prepared.on.reference.copy()  # the one that it shares with others is read-only
-    prepared.on.reference[0, 4, 4] += 2.5
+    prepared.operands.reference = prepared.operands.reference.copy()  # the one that it shares with others is read-only
+    prepared.operands.reference[0, 4, 4] += 2.5
     assert prepared.check() == 2.5
-    prepared.on.reference[0, 4, 4] -= 2.5
-    prepared.on.forget()
-    assert prepared.on.error() == math.inf
+    prepared.operands.reference[0, 4, 4] -= 2.5
+    prepared.operands.poison()
+    assert prepared.operands.error() == math.inf
 
 
 @pytest.mark.needs("a working OpenCL")

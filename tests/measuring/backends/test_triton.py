@@ -21,7 +21,7 @@ import json, sys
 from kerncast.measuring.backends.triton import launch_triton, tensors
 for problem, config in json.loads(sys.argv[1]):
     on = tensors(problem, "cpu")
-    on.forget()
+    on.poison()
     assert on.error() > 0
     launch_triton(on, config)
     print(on.error(), list(on.a.stride()), list(on.b.stride()))
@@ -112,7 +112,7 @@ def test_the_library_is_exact_too():
     """kind=library goes through torch.matmul's kernels, one product or a batch, into the same C."""
     for batch in (1, 3):
         on = tensors(problem(33, 40, 37, "ccr", batch=batch), "cpu")
-        on.forget()
+        on.poison()
         launch_library(on)
         assert on.error() == 0.0
 

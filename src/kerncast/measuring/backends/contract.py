@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 from kerncast.core.arrays import Array
 from kerncast.core.device import Device
@@ -77,6 +77,29 @@ class Prepared(abc.ABC):
     def close(self) -> None:
         """Release what it holds."""
         return
+
+
+class CheckedOperands(Protocol):
+    """What the kernels of one problem read and write, and what must come out."""
+
+    def poison(self) -> None:
+        """Fill the result with what no kernel computes."""
+
+    def error(self) -> float:
+        """The largest absolute difference of the result from what it must be; infinite where nothing was written."""
+
+
+class CheckedKernel(Prepared):
+    """A kernel on operands that know the result; without operands there is nothing to check."""
+
+    def __init__(self, operands: CheckedOperands | None = None) -> None:
+        self.operands = operands
+
+    def check(self) -> float:
+        if self.operands is not None:
+            self.operands.poison()
+        self.run(1)
+        return 0.0 if self.operands is None else self.operands.error()
 
 
 class Bound(abc.ABC):

@@ -10,6 +10,7 @@ operands; `probe.c` measures how fast the machine is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from kerncast.core.device import Device
 from kerncast.core.op import Config, Problem
 from kerncast.library import devices
 from kerncast.library.families.gemm_cpu import gemm_cpu
-from kerncast.measuring.backends.contract import Backend, Bound, Call, Prepared
+from kerncast.measuring.backends.contract import Backend, Bound, Call, CheckedKernel, Prepared
 from kerncast.measuring.backends.cpu import build
 from kerncast.measuring.backends.cpu.conv import ConvPart
 from kerncast.measuring.backends.cpu.gemm import GemmPart
@@ -37,17 +38,15 @@ SENTINEL_CONFIG: dict[str, int | bool | str | None] = {
 MEMORY_BYTES = 8 * 2**20
 
 
-class _Sentinel(Prepared):
-    """A fixed kernel; there is nothing to check."""
+class _MemoryReader(CheckedKernel):
+    """Reads through memory."""
 
-    def __init__(self, function: Any, *arguments: Any, keep: object = None) -> None:
-        self._function, self._arguments, self._keep = function, arguments, keep
+    def __init__(self, stream: Any, size: int) -> None:
+        super().__init__()
+        self._stream, self._data = stream, np.ones(size, np.uint8)
 
     def run(self, launches: int) -> int:
-        return int(self._function(launches, *self._arguments))
-
-    def check(self) -> float:
-        return 0.0
+        return int(self._stream(launches, self._data.ctypes.data, self._data.nbytes))
 
 
 class CpuBackend(Machine, Backend):
@@ -66,7 +65,6 @@ class CpuBackend(Machine, Backend):
     def __init__(self, index: str = "0") -> None:
         super().__init__(index)
         self._parts: dict[type[CpuPart], CpuPart] = {}
-        self._evicting: np.ndarray[Any, np.dtype[np.uint8]] | None = None
 
     def part(self, family: str) -> CpuPart:
         """What runs a family."""
@@ -83,11 +81,7 @@ class CpuBackend(Machine, Backend):
         return self.profile
 
     def software(self, family: str) -> Mapping[str, str]:
-        return {
-            "compiler": self.compiler.version,
-            "flags": " ".join(self.compiler.flags),
-            "kernels": self.part(family).digest(),
-        }
+        return self.part(family).software(family)
 
     def prepare(self, problem: Problem, config: Config) -> Prepared:
         return self._part(problem).prepare(problem, config)
@@ -96,7 +90,7 @@ class CpuBackend(Machine, Backend):
         return self._part(problem).bind(call, problem, config)
 
     def first_configs(self, problem: Problem) -> Iterator[Config]:
-        return self._part(problem).first_configs(problem) or super().first_configs(problem)
+        return self._part(problem).first_configs(problem)
 
     def smaller(self, problem: Problem) -> Problem:
         return self._part(problem).smaller(problem)
@@ -123,14 +117,15 @@ class CpuBackend(Machine, Backend):
             return self.prepare(problem, Config.trusted(gemm_cpu, {**SENTINEL_CONFIG, "vector_bytes": width}))
         if kind == "memory":
             l2_bytes = int(devices.local().numbers.get("l2_cache_kb", 0)) * 1024
-            data = np.ones(max(MEMORY_BYTES, 2 * l2_bytes), np.uint8)
-            return _Sentinel(probe.kc_stream, data.ctypes.data, data.nbytes, keep=data)
+            return _MemoryReader(probe.kc_stream, max(MEMORY_BYTES, 2 * l2_bytes))
         return None
+
+    @cached_property
+    def _eviction(self) -> Prepared:
+        last_level = max(devices.local().numbers.get(f"l{level}_cache_kb", 0.0) for level in (2, 3))
+        return _MemoryReader(self.library.probe.kc_stream, max(MEMORY_BYTES, 2 * int(last_level) * 1024))
 
     def flush_cache(self) -> bool:
         """Read through twice the last-level cache, so that the operands are no longer in it."""
-        last_level = max(devices.local().numbers.get(f"l{level}_cache_kb", 0.0) for level in (2, 3))
-        if self._evicting is None:
-            self._evicting = np.ones(max(MEMORY_BYTES, 2 * int(last_level) * 1024), np.uint8)
-        self.library.probe.kc_stream(1, self._evicting.ctypes.data, self._evicting.nbytes)
+        self._eviction.run(1)
         return True

@@ -9,12 +9,12 @@ from __future__ import annotations
 import abc
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from kerncast.core.io.atomic import replace_file
 from kerncast.core.io.foreign import decode_json
 from kerncast.core.op import Config, Problem
 from kerncast.library import devices
-from kerncast.measuring.backends.contract import Bound, Call, Prepared, Unsupported
+from kerncast.measuring.backends.contract import Backend, CheckedKernel, CheckedOperands, Unsupported
 from kerncast.measuring.backends.cpu import build
 from kerncast.measuring.backends.cpu.build import Compiler, KernelSource, Library
 
@@ -62,37 +62,20 @@ class Machine:
         return measured(self.library, devices.local())
 
 
-class CheckedOperands(Protocol):
-    """What the kernels of one problem read and write."""
-
-    def poison(self) -> None:
-        """Fill the result with what no kernel computes."""
-
-    def error(self) -> float:
-        """The largest absolute difference of the result from what it must be."""
-
-
-class PlannedKernel(Prepared):
+class PlannedKernel(CheckedKernel):
     """A plan of the C side on the operands of its problem."""
 
-    def __init__(self, run: Callable[..., int], plan: ctypes.Structure, inputs: CheckedOperands) -> None:
-        self.plan, self.inputs = plan, inputs
-        self._launch = partial(run, ctypes.byref(plan))
+    def __init__(self, run: Callable[..., int], plan: ctypes.Structure, operands: CheckedOperands) -> None:
+        super().__init__(operands)
+        self.plan, self._launch = plan, partial(run, ctypes.byref(plan))
 
     def run(self, launches: int) -> int:
         return int(self._launch(launches))
 
-    def check(self) -> float:
-        self.inputs.poison()
-        self._launch(1)
-        return self.inputs.error()
 
+class CpuPart(Backend):
+    """The backend of some families on this machine; constructed once per process, when first needed."""
 
-class CpuPart(abc.ABC):
-    """The kernels of some families, as `Backend` asks for them; constructed once per process, when first needed."""
-
-    families: ClassVar[tuple[str, ...]]
-    calls: ClassVar[Mapping[str, type[Call]]] = {}
     driver: ClassVar[str]
     """The C file that runs plans."""
     symbols: ClassVar[tuple[str, str]]
@@ -100,11 +83,19 @@ class CpuPart(abc.ABC):
     plan_type: ClassVar[type[ctypes.Structure]]
 
     def __init__(self, machine: Machine) -> None:
+        super().__init__()
         self.machine = machine
 
     @abc.abstractmethod
     def digest(self) -> str:
         """A hash of the sources of these kernels: times of different sources cannot be compared."""
+
+    def device(self) -> Device:
+        return self.machine.profile
+
+    def software(self, family: str) -> Mapping[str, str]:
+        compiler = self.machine.compiler
+        return {"compiler": compiler.version, "flags": " ".join(compiler.flags), "kernels": self.digest()}
 
     @cached_property
     def library(self) -> Library:
@@ -123,12 +114,10 @@ class CpuPart(abc.ABC):
         return ()
 
     def compile(self, vectors: Sequence[tuple[Problem, Config]], jobs: int = 1) -> None:
-        """Build what the vectors need; `prepare` must then be quick."""
         self.library.build(self._kernels(vectors), jobs)
         assert self.functions  # the driver is compiled, too
 
     def compilations(self, vectors: Sequence[tuple[Problem, Config]]) -> int:
-        """How many kernels `compile` would have to build."""
         return len(self.library.missing(self._kernels(vectors)))
 
     def _kernels(self, vectors: Sequence[tuple[Problem, Config]]) -> set[KernelSource]:
@@ -147,22 +136,6 @@ class CpuPart(abc.ABC):
         if config.vector_bytes > self.machine.library.probe.kc_vector_bytes():
             compiler = self.machine.compiler.version
             raise Unsupported(f"this CPU has no {config.vector_bytes}-byte vectors that {compiler} would use")
-
-    @abc.abstractmethod
-    def prepare(self, problem: Problem, config: Config) -> Prepared:
-        """Buffers and kernel for one vector."""
-
-    def bind(self, call: Call, problem: Problem, config: Config) -> Bound:
-        """The kernel of a vector for arrays of the caller; for the families in `calls`."""
-        raise Unsupported(f"{config.family.id} runs no kernels on arrays of the caller")
-
-    def first_configs(self, problem: Problem) -> Iterator[Config] | None:
-        """Configs to try for a problem about which nothing is known, promising ones first; None: any valid ones."""
-        return None
-
-    def smaller(self, problem: Problem) -> Problem:
-        """A similar problem on which configs can be tried quickly; the problem itself if it is short."""
-        return problem
 
 
 # -- rates -----------------------------------------------------------------------------------------------

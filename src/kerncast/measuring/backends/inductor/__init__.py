@@ -24,7 +24,7 @@ import numpy as np
 
 from kerncast.core.device import Device
 from kerncast.core.op import Config, Problem
-from kerncast.measuring.backends.contract import Backend, Prepared, Unsupported
+from kerncast.measuring.backends.contract import Backend, CheckedKernel, Prepared, Unsupported
 from kerncast.measuring.backends.cpu import CpuBackend
 from kerncast.measuring.backends.cpu.inputs import Arena, memory_for
 from kerncast.measuring.backends.inductor.build import EPILOGUES, CppKernels, Product, cpu_software, epilogue_pass
@@ -107,7 +107,7 @@ class LinearOperands:
         """Where X, W, the bias (0: there is none) and Y begin."""
         return self.x.data_ptr(), self.w.data_ptr(), 0 if self.bias is None else self.bias.data_ptr(), self.y.data_ptr()
 
-    def forget(self) -> None:
+    def poison(self) -> None:
         """Fill Y with a value that no product has."""
         self.y.fill_(math.nan)
 
@@ -158,21 +158,17 @@ def library_call(on: LinearOperands) -> Callable[[int], None]:
     return loop
 
 
-class _TimedLoop(Prepared):
+class _TimedLoop(CheckedKernel):
     """A kernel on the operands of its problem; `loop` launches it so many times."""
 
     def __init__(self, loop: Callable[[int], object], on: LinearOperands) -> None:
-        self._loop, self._on = loop, on
+        super().__init__(on)
+        self._loop = loop
 
     def run(self, launches: int) -> int:
         begin = time.perf_counter_ns()
         self._loop(launches)
         return time.perf_counter_ns() - begin
-
-    def check(self) -> float:
-        self._on.forget()
-        self._loop(1)
-        return self._on.error()
 
 
 class InductorBackend(Backend):

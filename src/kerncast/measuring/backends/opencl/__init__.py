@@ -24,7 +24,15 @@ from kerncast.core.device import Device
 from kerncast.core.op import Config, Problem
 from kerncast.library import devices
 from kerncast.library.families.gemm_opencl import gemm_opencl
-from kerncast.measuring.backends.contract import Backend, CannotCompile, Failed, OutOfMemory, Prepared, Unsupported
+from kerncast.measuring.backends.contract import (
+    Backend,
+    CannotCompile,
+    CheckedKernel,
+    Failed,
+    OutOfMemory,
+    Prepared,
+    Unsupported,
+)
 from kerncast.measuring.backends.cpu.gemm import make_matrices
 from kerncast.measuring.backends.cpu.inputs import InputCache
 from kerncast.measuring.backends.environment import shipped, slug
@@ -171,7 +179,7 @@ class DeviceOperands:
         self.nbytes = a.nbytes + b.nbytes + 2 * reference.nbytes
         self._cl = cl
 
-    def forget(self) -> None:
+    def poison(self) -> None:
         """Fill C with NaN, so that elements that are not written show."""
         self._cl.enqueue_fill_buffer(self.queue, self.c, self.reference.dtype.type(math.nan), 0, self.reference.nbytes).wait()
 
@@ -185,7 +193,7 @@ class DeviceOperands:
         return difference if math.isfinite(difference) else math.inf
 
 
-class _DeviceKernel(Prepared):
+class _DeviceKernel(CheckedKernel):
     """A kernel with its arguments. Its time is the sum of the times that the device itself spent on each launch.
 
     From the start of the first to the end of the last would count the host's pauses between launches as well: a
@@ -195,8 +203,8 @@ class _DeviceKernel(Prepared):
     def __init__(
         self, queue: Any, kernel: Any, sizes: tuple[Any, Any], arguments: Any, on: DeviceOperands | None = None
     ) -> None:
-        self.queue, self.kernel, self.sizes = queue, kernel, sizes
-        self.arguments, self.on = arguments, on
+        super().__init__(on)
+        self.queue, self.kernel, self.sizes, self.arguments = queue, kernel, sizes, arguments
         kernel.set_args(*arguments)
 
     def run(self, launches: int) -> int:
@@ -208,10 +216,7 @@ class _DeviceKernel(Prepared):
 
     def check(self) -> float:
         with _said_by_opencl():
-            if self.on is not None:
-                self.on.forget()
-            self.run(1)
-            return 0.0 if self.on is None else self.on.error()
+            return super().check()
 
 
 class OpenClBackend(Backend):

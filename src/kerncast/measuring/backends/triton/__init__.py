@@ -19,7 +19,7 @@ from typing import Any
 from kerncast.core.device import Device
 from kerncast.core.op import Config, Problem
 from kerncast.library.families.gemm_triton import triton as gemm_triton
-from kerncast.measuring.backends.contract import Backend, CannotCompile, OutOfMemory, Prepared, Unsupported
+from kerncast.measuring.backends.contract import Backend, CannotCompile, CheckedKernel, OutOfMemory, Prepared, Unsupported
 from kerncast.measuring.backends.environment import shipped, slug
 
 NOT_INSTALLED = (
@@ -112,7 +112,7 @@ class Tensors:
         largest = difference.max().item()
         return float(largest) if math.isfinite(largest) else math.inf
 
-    def forget(self) -> None:
+    def poison(self) -> None:
         """Fill C with a value that no product has."""
         self.c.fill_(math.nan if self.c.dtype.is_floating_point else -(2**31))
 
@@ -201,7 +201,7 @@ def launch_library(on: Tensors) -> None:
         c.copy_(activated(c, on.activation))
 
 
-class _GpuLaunches(Prepared):
+class _GpuLaunches(CheckedKernel):
     """Something to launch; its time is that between two events on the GPU's own clock.
 
     The GPU is first kept busy for as long as the host needs to queue everything, so that it never waits for the host
@@ -209,7 +209,8 @@ class _GpuLaunches(Prepared):
     """
 
     def __init__(self, launch: Callable[[], object], on: Tensors | None = None) -> None:
-        self._launch, self._on = launch, on
+        super().__init__(on)
+        self._launch = launch
         events = _torch().cuda.Event
         self._begin, self._end = events(enable_timing=True), events(enable_timing=True)
 
@@ -225,11 +226,7 @@ class _GpuLaunches(Prepared):
 
     def check(self) -> float:
         with _said_by_torch():
-            if self._on is not None:
-                self._on.forget()
-            self._launch()
-            _torch().cuda.synchronize()
-            return 0.0 if self._on is None else self._on.error()
+            return super().check()
 
 
 class TritonBackend(Backend):

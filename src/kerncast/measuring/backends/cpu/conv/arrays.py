@@ -91,7 +91,7 @@ class Convolution(Call):
         steps = {name: _per_axis(name, attributes.get(name, default), axes, least=default) for name, default in STEPS.items()}
         given = None if cls.size is None or cls.size not in attributes else _per_axis(cls.size, attributes[cls.size], axes, 1)
         first_axes, second_axes = (_Tensor.of(array.shape, str(layout)) for array in (first, second))
-        sizes = cls._sizes(first_axes, second_axes, steps, groups, given)
+        sizes, result = cls._sizes(first_axes, second_axes, steps, groups, given)
         values: dict[str, int | str] = {"N": sizes.images, "C": sizes.channels, "K": sizes.filters, "G": groups}
         lead = (1,) * (3 - axes)
         values |= dict(zip(("Di", "Hi", "Wi"), (*lead, *sizes.image), strict=True))
@@ -100,8 +100,8 @@ class Convolution(Call):
             filled = (*(STEPS[name],) * (3 - axes), *steps[name])
             values |= {f"{prefix}_{axis}": value for axis, value in zip(AXES, filled, strict=True)}
         values |= {"dtype": TYPES[first.dtype], "layout": str(layout)}
-        shape = cls._result(sizes, groups).shape(str(layout))
-        return cls(tuple(values.items()), shape, TYPES[first.dtype], 0 in (sizes.images, sizes.channels, sizes.filters))
+        empty = 0 in (sizes.images, sizes.channels, sizes.filters)
+        return cls(tuple(values.items()), result.shape(str(layout)), TYPES[first.dtype], empty)
 
     @classmethod
     def _checked(cls, arrays: tuple[Array, ...], attributes: Mapping[str, Hashable]) -> tuple[Array, Array]:
@@ -127,13 +127,10 @@ class Convolution(Call):
 
     @classmethod
     @abc.abstractmethod
-    def _sizes(cls, first: _Tensor, second: _Tensor, steps: Steps, groups: int, given: tuple[int, ...] | None) -> _Sizes:
-        """What the two arrays and the attributes say together; refused where they contradict each other."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def _result(sizes: _Sizes, groups: int) -> _Tensor:
-        """The axes of the result."""
+    def _sizes(
+        cls, first: _Tensor, second: _Tensor, steps: Steps, groups: int, given: tuple[int, ...] | None
+    ) -> tuple[_Sizes, _Tensor]:
+        """What the two arrays and the attributes say together, and the axes of the result; refused where they contradict."""
 
     @property
     def values(self) -> Mapping[str, int | bool | str]:
@@ -190,14 +187,13 @@ class ForwardCall(Convolution):
     """`run(x, w)`: the convolution."""
 
     @classmethod
-    def _sizes(cls, first: _Tensor, second: _Tensor, steps: Steps, groups: int, given: tuple[int, ...] | None) -> _Sizes:
+    def _sizes(
+        cls, first: _Tensor, second: _Tensor, steps: Steps, groups: int, given: tuple[int, ...] | None
+    ) -> tuple[_Sizes, _Tensor]:
         _equal("the channels of x", second.channels * groups, first.channels)
         made = _outputs(first.pixels, second.pixels, steps)
-        return _Sizes(first.outermost, first.channels, second.outermost, first.pixels, second.pixels, made)
-
-    @staticmethod
-    def _result(sizes: _Sizes, groups: int) -> _Tensor:
-        return _Tensor(sizes.images, sizes.made, sizes.filters)
+        sizes = _Sizes(first.outermost, first.channels, second.outermost, first.pixels, second.pixels, made)
+        return sizes, _Tensor(sizes.images, sizes.made, sizes.filters)
 
 
 class BwdDataCall(Convolution):
@@ -207,7 +203,9 @@ class BwdDataCall(Convolution):
     size = "input_size"
 
     @classmethod
-    def _sizes(cls, first: _Tensor, second: _Tensor, steps: Steps, groups: int, given: tuple[int, ...] | None) -> _Sizes:
+    def _sizes(
+        cls, first: _Tensor, second: _Tensor, steps: Steps, groups: int, given: tuple[int, ...] | None
+    ) -> tuple[_Sizes, _Tensor]:
         _equal("the channels of dy", second.outermost, first.channels)
         _open_size("input_size", steps, given)
         image = given or tuple(
@@ -215,11 +213,8 @@ class BwdDataCall(Convolution):
             for size, tap, pad, dilation in zip(first.pixels, second.pixels, steps["padding"], steps["dilation"], strict=True)
         )
         _equal("the pixels of dy", _outputs(image, second.pixels, steps), first.pixels)
-        return _Sizes(first.outermost, second.channels * groups, first.channels, image, second.pixels, first.pixels)
-
-    @staticmethod
-    def _result(sizes: _Sizes, groups: int) -> _Tensor:
-        return _Tensor(sizes.images, sizes.image, sizes.channels)
+        sizes = _Sizes(first.outermost, second.channels * groups, first.channels, image, second.pixels, first.pixels)
+        return sizes, _Tensor(sizes.images, sizes.image, sizes.channels)
 
 
 class BwdWeightCall(Convolution):
@@ -229,7 +224,9 @@ class BwdWeightCall(Convolution):
     size = "filter_size"
 
     @classmethod
-    def _sizes(cls, first: _Tensor, second: _Tensor, steps: Steps, groups: int, given: tuple[int, ...] | None) -> _Sizes:
+    def _sizes(
+        cls, first: _Tensor, second: _Tensor, steps: Steps, groups: int, given: tuple[int, ...] | None
+    ) -> tuple[_Sizes, _Tensor]:
         _equal("the images of dy", first.outermost, second.outermost)
         _open_size("filter_size", steps, given)
         taps = given or tuple(
@@ -237,11 +234,8 @@ class BwdWeightCall(Convolution):
             for size, made, pad, dilation in zip(first.pixels, second.pixels, steps["padding"], steps["dilation"], strict=True)
         )
         _equal("the pixels of dy", _outputs(first.pixels, taps, steps), second.pixels)
-        return _Sizes(first.outermost, first.channels, second.channels, first.pixels, taps, second.pixels)
-
-    @staticmethod
-    def _result(sizes: _Sizes, groups: int) -> _Tensor:
-        return _Tensor(sizes.filters, sizes.taps, sizes.channels // groups)
+        sizes = _Sizes(first.outermost, first.channels, second.channels, first.pixels, taps, second.pixels)
+        return sizes, _Tensor(sizes.filters, sizes.taps, sizes.channels // groups)
 
 
 CALLS: dict[str, type[Call]] = {

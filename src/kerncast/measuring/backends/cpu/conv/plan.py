@@ -201,56 +201,28 @@ def _strides(channels_last: bool, channels: int, size: tuple[int, int, int]) -> 
     return CStrides(1, width, height * width, depth * height * width, channels * depth * height * width)
 
 
-@dataclass(frozen=True)
 class ConvLayout:
     """A config on a problem: everything that follows from both without looking at memory."""
 
-    g: ConvGeometry
-    dtype: str
-    config: Mapping[str, Any]
-
-    @property
-    def kernel(self) -> str:
+    def __init__(self, g: ConvGeometry, dtype: str, config: Mapping[str, Any]) -> None:
+        self.g, self.dtype, self.config = g, dtype, config
+        self.kernel = str(config["kernel"])
         """Direct, im2col or depthwise."""
-        return str(self.config["kernel"])
-
-    @property
-    def weight(self) -> bool:
+        self.weight = g.direction == "bwd_weight"
         """Whether the gradient of the weights is computed."""
-        return self.g.direction == "bwd_weight"
-
-    @property
-    def lanes(self) -> int:
-        """Elements of a vector."""
-        return int(self.config["vector_bytes"]) // C_TYPES[self.dtype][1]
-
-    @property
-    def kc(self) -> int:
+        self.lanes = int(config["vector_bytes"]) // C_TYPES[dtype][1]
+        self.kc = int(config["kc"] or 1)
         """Depth of a pass; kernels without the parameter take all at once."""
-        return int(self.config["kc"] or 1)
-
-    @property
-    def nc(self) -> int:
+        self.nc = int(config["nc"] or DEPTHWISE_PIXELS)
         """Width of a block."""
-        return int(self.config["nc"] or DEPTHWISE_PIXELS)
-
-    @property
-    def together(self) -> int:
+        self.together = min(g.images, max(1, self.kc // g.pixels))
         """Images that a pass over the gradient of the output takes."""
-        return min(self.g.images, max(1, self.kc // self.g.pixels))
-
-    @property
-    def all_channels(self) -> int:
+        self.all_channels = g.groups * g.result_channels
         """The channels of the result, or of the output."""
-        return self.g.groups * self.g.result_channels
-
-    @cached_property
-    def tile(self) -> Tile:
-        """The full tile."""
-        forms = WEIGHT_FORMS if self.weight else FORMS
-        form = forms[self.kernel, self.g.channels_last]
-        c = self.config
-        return Tile(form, self.dtype, c["vector_bytes"], c["mr"], c["nv"], int(c["k_unroll"] or 1))
+        self.clips = config.get("border") == "clip"
+        """Whether taps beyond the image are skipped, so that nothing is copied."""
+        self.copies = self._copies()
+        self.copies_output = self._copies_output()
 
     def _vectors(self, extent: int) -> int:
         return -(-extent // self.lanes)
@@ -259,8 +231,11 @@ class ConvLayout:
     def tiles(self) -> dict[tuple[int, int], Tile]:
         """All tiles that occur, by rows and vectors (dot: columns)."""
         row_extents, vector_extents = self._weight_extents() if self.weight else self._gather_extents()
-        rows, vectors = _split(row_extents, self.config["mr"]), _split(vector_extents, self.config["nv"])
-        return {(i, j): self.tile.cut(i, j) for i in rows for j in vectors}
+        c, forms = self.config, WEIGHT_FORMS if self.weight else FORMS
+        form = forms[self.kernel, self.g.channels_last]
+        whole = Tile(form, self.dtype, c["vector_bytes"], c["mr"], c["nv"], int(c["k_unroll"] or 1))
+        rows, vectors = _split(row_extents, c["mr"]), _split(vector_extents, c["nv"])
+        return {(i, j): whole.cut(i, j) for i in rows for j in vectors}
 
     def _gather_extents(self) -> tuple[set[int], set[int]]:
         """What is cut into rows, and into vectors."""
@@ -300,13 +275,7 @@ class ConvLayout:
             return {g.result_channels}, {g.filter[1]}
         return {g.result_channels}, {self._vectors(g.source_channels) if g.channels_last else g.source_channels}
 
-    @property
-    def clips(self) -> bool:
-        """Whether taps beyond the image are skipped, so that nothing is copied."""
-        return self.config.get("border") == "clip"
-
-    @property
-    def copies(self) -> bool:
+    def _copies(self) -> bool:
         """Whether the source is copied: for zeros around it, for whole vectors, or because its order differs."""
         g = self.g
         if self.kernel == "im2col":
@@ -323,8 +292,7 @@ class ConvLayout:
             return self.weight and g.source_channels % self.lanes > 0
         return g.source_step[2] > 1 or any(phase.count[2] % self.lanes for phase in g.phases)
 
-    @property
-    def copies_output(self) -> bool:
+    def _copies_output(self) -> bool:
         """Whether the gradient of the output is copied, for whole vectors."""
         if not self.weight or self.kernel == "im2col":
             return False
@@ -380,7 +348,9 @@ class ConvLayout:
     def _phases(self, plan: CConvPlan) -> None:
         g, staged = self.g, plan.staged
         made, packed = [], 0
-        channels = _up(self.all_channels, self.lanes) if self.kernel == "depthwise" else g.groups * self._packed_channels
+        # With the padding of the last strip, of each group where these are computed one by one.
+        unit = self.lanes if g.channels_last else 1
+        channels = _up(self.all_channels, self.lanes) if self.kernel == "depthwise" else g.groups * _up(g.result_channels, unit)
         for phase in g.phases:
             offsets = []
             for tap in phase.at:
@@ -403,11 +373,6 @@ class ConvLayout:
         plan.phases, plan.phase_count = (CPhase * len(made))(*made), len(made)
         plan.keep = tuple(made)
         plan.packed_at = packed
-
-    @property
-    def _packed_channels(self) -> int:
-        """Result channels of one group, with the padding of their last strip."""
-        return _up(self.g.result_channels, self.lanes if self.g.channels_last else 1)
 
     def _memory(self, plan: CConvPlan) -> None:
         """Parts of the workspace; `packed_at` still holds the elements of the packed weights."""
