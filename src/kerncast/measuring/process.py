@@ -19,7 +19,7 @@ from typing import IO
 
 from kerncast.measuring.backends.environment import oom_kills
 from kerncast.measuring.messages import Chunk, Frames, Item, Position, Ready, Start, frame, reply_decoder
-from kerncast.measuring.scheduling import REMEMBERED, Task
+from kerncast.measuring.scheduling import REMEMBERED, WorkerTask
 
 # At full rate deadlines change thousands of times a second, and each look reads a file: only one that lasts is looked at.
 SETTLED_NS = 20_000_000
@@ -72,7 +72,7 @@ class Worker:
     position: Position
     last_words: IO[bytes]
     frames: Frames = field(default_factory=lambda: Frames(reply_decoder))
-    task: Task | None = None
+    task: WorkerTask | None = None
     chunk: Chunk | None = None
     """The chunk of its task that it is at."""
     waiting: dict[str, Item] = field(default_factory=dict)

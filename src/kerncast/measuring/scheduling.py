@@ -109,7 +109,7 @@ class Inquiry:
 
 
 @dataclass
-class Task:
+class WorkerTask:
     """Chunks for one worker, in this order."""
 
     chunks: deque[Chunk]
@@ -125,17 +125,17 @@ class TaskQueue:
     """What waits besides the chunks: vectors to measure again, and trials."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Task] = deque()
+        self.waiting: deque[WorkerTask] = deque()
         self.convicted: set[str] = set()
         """Vectors that spoil the results of others; they are not run again."""
 
-    def next(self, chunks: Iterator[Chunk]) -> Task | None:
+    def next(self, chunks: Iterator[Chunk]) -> WorkerTask | None:
         """What to do now; None: nothing waits, and there are no more chunks."""
         while True:
             if self.waiting:
                 task = self.waiting.popleft()
             elif (chunk := next(chunks, None)) is not None:
-                task = Task(deque([chunk]))
+                task = WorkerTask(deque([chunk]))
             else:
                 return None
             if task.inquiry or not self.convicted:
@@ -148,20 +148,20 @@ class TaskQueue:
     def first(self, items: list[Item], number: int) -> None:
         """Measure vectors in any process, before everything else."""
         if items:
-            self.waiting.appendleft(Task(deque([Chunk(number, items)])))
+            self.waiting.appendleft(WorkerTask(deque([Chunk(number, items)])))
 
     def last(self, items: list[Item], number: int) -> None:
         """Measure vectors in any process, after what waits already."""
         if items:
-            self.waiting.append(Task(deque([Chunk(number, items)])))
+            self.waiting.append(WorkerTask(deque([Chunk(number, items)])))
 
     def alone(self, item: Item, number: int, suspects: Sequence[Item] = ()) -> None:
         """Measure one vector again, now and in a process of its own."""
-        self.waiting.appendleft(Task(deque([Chunk(number, [item])]), fresh=True, suspects=suspects))
+        self.waiting.appendleft(WorkerTask(deque([Chunk(number, [item])]), fresh=True, suspects=suspects))
 
     def one_by_one(self, items: list[Item], number: int) -> None:
         """Measure vectors in a process of its own each: together they are not sound, and nobody knows why."""
-        self.waiting.extend(Task(deque([Chunk(number, [item])]), fresh=True) for item in items)
+        self.waiting.extend(WorkerTask(deque([Chunk(number, [item])]), fresh=True) for item in items)
 
     def inquire(self, inquiry: Inquiry, number: int) -> None:
         """Look for the vector that spoiled a process, unless all were tried."""
@@ -170,7 +170,7 @@ class TaskQueue:
             return
         # Two chunks, so that the suspects have been timed before the witness is checked.
         chunks = deque([Chunk(number, inquiry.trying), Chunk(number, [inquiry.witness])])
-        self.waiting.appendleft(Task(chunks, fresh=True, inquiry=inquiry))
+        self.waiting.appendleft(WorkerTask(chunks, fresh=True, inquiry=inquiry))
 
     def broken(self, inquiry: Inquiry, number: int) -> None:
         """The process of a trial ended without an answer, perhaps by a signal from outside: once more, then it is given up."""

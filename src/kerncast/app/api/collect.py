@@ -30,7 +30,7 @@ from kerncast.library import devices as profiles
 from kerncast.library.declared.family_file import SUFFIX, family_with_preset
 from kerncast.library.problems import parse_vary, problem_notes
 from kerncast.measuring.collection import Active, CollectionSummary
-from kerncast.measuring.estimate import DryRun, estimate
+from kerncast.measuring.dry_run import DryRun, estimate
 from kerncast.measuring.plan import (
     EVERYTHING,
     Extent,

@@ -7,7 +7,7 @@ import kerncast
 from kerncast.data import Dataset
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
-from kerncast.measuring import estimate
+from kerncast.measuring import dry_run as estimate
 from kerncast.measuring import run as active
 from kerncast.measuring.collection import Collection, Request
 from kerncast.measuring.plan import VectorChoice

@@ -62,6 +62,11 @@ class DryRun:
         return {name: getattr(self, name) for name in ("vectors", "exact", "already_there", "compilations", "seconds", "bytes")}
 
     def __str__(self) -> str:
+        def words(seconds: float) -> str:
+            if seconds < 120:
+                return f"{seconds:,.0f} s"
+            return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
         about = "" if self.exact else "about "
         there = f" ({about}{self.already_there:,} more have a row already)" if self.already_there else ""
         size = f"about {self.bytes / 1e6:.1f} MB"
@@ -74,15 +79,9 @@ class DryRun:
                 f"the program (and a second visit to those that disagree), {size}"
             )
         return (
-            f"{vectors} compile, about {_words(self.compiling_seconds)} of compiling and "
-            f"{_words(self.seconds - self.compiling_seconds)} of measuring at the pace of a short trial on this machine, {size}"
+            f"{vectors} compile, about {words(self.compiling_seconds)} of compiling and "
+            f"{words(self.seconds - self.compiling_seconds)} of measuring at the pace of a short trial on this machine, {size}"
         )
-
-
-def _words(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:,.0f} s"
-    return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
 def estimate(request: Request, kernels: Backend, wanted: Planned) -> DryRun:
@@ -103,9 +102,9 @@ def estimate(request: Request, kernels: Backend, wanted: Planned) -> DryRun:
         return DryRun(
             total, done, missing, None if own else 0.0, total * ROW_BYTES, answers=request.policy.samples * total, exact=whole
         )
-    trial = _Trial(request, kernels, left)
-    compiling = missing * trial.kernel_seconds
-    measuring = total * trial.vector_seconds / len(request.devices)
+    kernel_seconds, vector_seconds = _trial(request, kernels, left)
+    compiling = missing * kernel_seconds
+    measuring = total * vector_seconds / len(request.devices)
     seconds = None if math.isnan(measuring) else round(compiling + measuring, 1)
     budget = request.budget_seconds
     if seconds is not None and budget is not None and seconds > budget:
@@ -149,7 +148,7 @@ def _compilations(kernels: Backend, family: Family, vectors: pl.DataFrame, total
     return min(total, round(found * math.pow(total / vectors.height, growth)))
 
 
-class _Watch(Progress):
+class _TrialProgress(Progress):
     """Notes when each vector had its row."""
 
     def __init__(self) -> None:
@@ -169,33 +168,35 @@ _Chunk = tuple[int, pl.DataFrame]
 """The place of a problem in the order of their work, and some vectors of it."""
 
 
-class _Trial:
-    """Builds and measures some vectors, and says what one takes on average."""
-
-    def __init__(self, request: Request, kernels: Backend, vectors: pl.DataFrame) -> None:
-        family = request.family
-        columns = [f"problem.{name}" for name in family.problem.parameters]
-        problems = vectors.select(columns).unique(maintain_order=True)
-        work = _work(family, problems)
-        order = np.argsort(work, kind="stable")
-        # Problems at even distances in the order of their work stand for equal shares of the vectors.
-        places = np.unique(((np.arange(TRIAL_PROBLEMS) + 0.5) * len(order) / TRIAL_PROBLEMS).astype(np.int64))
-        chosen = order[places]
-        shuffled = vectors.sample(fraction=1.0, shuffle=True, seed=0)
-        # A single problem gives several chunks.
-        chunks = TRIAL_PROBLEMS if len(chosen) == 1 else 1
-        few: list[_Chunk] = []
-        for place, problem in enumerate(chosen):
-            found = shuffled.join(problems[int(problem)], on=columns, how="semi", nulls_equal=True)
-            found = found.head(TRIAL_CONFIGS * chunks)
-            few += [(place, part) for part in found.iter_slices(TRIAL_CONFIGS)]
-        few, self.kernel_seconds = _built(request, kernels, few)
-        took = _measured_seconds(request, [part for _, part in few])
-        by_place: dict[int, list[float]] = {}
-        for (place, _), seconds in zip(few, took, strict=False):
-            by_place.setdefault(place, []).append(seconds)
-        reached = [float(np.mean(found)) for found in by_place.values()]
-        self.vector_seconds = _mean_seconds(reached, work[chosen]) * (1 + RACED_SHARE)
+def _trial(request: Request, kernels: Backend, vectors: pl.DataFrame) -> tuple[float, float]:
+    """Seconds to build a kernel and to measure a vector, on average: some are built and measured."""
+    family = request.family
+    columns = [f"problem.{name}" for name in family.problem.parameters]
+    problems = vectors.select(columns).unique(maintain_order=True)
+    work = _work(family, problems)
+    order = np.argsort(work, kind="stable")
+    # Problems at even distances in the order of their work stand for equal shares of the vectors.
+    places = np.unique(((np.arange(TRIAL_PROBLEMS) + 0.5) * len(order) / TRIAL_PROBLEMS).astype(np.int64))
+    chosen = order[places]
+    shuffled = vectors.sample(fraction=1.0, shuffle=True, seed=0)
+    # A single problem gives several chunks.
+    chunks = TRIAL_PROBLEMS if len(chosen) == 1 else 1
+    few: list[_Chunk] = []
+    for place, problem in enumerate(chosen):
+        own = shuffled.join(problems[int(problem)], on=columns, how="semi", nulls_equal=True)
+        few += [(place, part) for part in own.head(TRIAL_CONFIGS * chunks).iter_slices(TRIAL_CONFIGS)]
+    few, kernel_seconds = _built(request, kernels, few)
+    by_place: dict[int, list[float]] = {}
+    for (place, _), seconds in zip(few, _measured_seconds(request, [part for _, part in few]), strict=False):
+        by_place.setdefault(place, []).append(seconds)
+    if not by_place:
+        return kernel_seconds, math.nan
+    # Problems that were not reached take what the last one took, in proportion to their work.
+    reached, amounts = [float(np.mean(times)) for times in by_place.values()], work[chosen]
+    each = np.full(len(amounts), reached[-1])
+    each[: len(reached)] = reached
+    each[len(reached) :] *= np.maximum(1.0, amounts[len(reached) :] / max(1.0, float(amounts[len(reached) - 1])))
+    return kernel_seconds, float(each.mean()) * (1 + RACED_SHARE)
 
 
 def _built(request: Request, kernels: Backend, few: list[_Chunk]) -> tuple[list[_Chunk], float]:
@@ -214,7 +215,7 @@ def _built(request: Request, kernels: Backend, few: list[_Chunk]) -> tuple[list[
 
 def _measured_seconds(request: Request, few: list[pl.DataFrame]) -> list[float]:
     """Seconds per vector of each chunk, in order, as far as the time allows."""
-    watch = _Watch()
+    watch = _TrialProgress()
     with scratch_folder() as folder:
         trial = replace(
             request, out=folder / "trial", active=None, extend=False, chunk_size=TRIAL_CONFIGS, devices=request.devices[:1],
@@ -242,14 +243,3 @@ def _work(family: Family, problems: pl.DataFrame) -> Floats:
     found = program.frame(named, trusted=True)
     amounts: Floats = np.maximum(found["flops"].to_numpy(), found["bytes"].to_numpy() * 10.0)
     return amounts
-
-
-def _mean_seconds(reached: list[float], amounts: Floats) -> float:
-    """The mean over problems; those that were not reached take what the last one took, in proportion to their work."""
-    if not reached:
-        return math.nan
-    seconds = np.full(len(amounts), reached[-1])
-    seconds[: len(reached)] = reached
-    rest = amounts[len(reached) :]
-    seconds[len(reached) :] *= np.maximum(1.0, rest / max(1.0, float(amounts[len(reached) - 1])))
-    return float(seconds.mean())
