@@ -153,27 +153,20 @@ def write_sources(artefact: Artefact, out: Path, files: Mapping[str, bytes]) -> 
 
 def self_test(artefact: Artefact, prefix: str) -> str:
     """A program that checks features, scores, times and choices of golden vectors; exit status 0 when all agree."""
+    tier = artefact.include[-1]
+    blocks = {"alone": str(int(artefact.alone)), "features": str(len(artefact.features)), "tier": tier.upper()}
+    rows = []
     if artefact.alone:
-        lines = [
+        rows += [
             f"    {{{{{', '.join(map(c_integer, item.problem))}}}, {item.candidate}}}" for item in golden_decisions(artefact)
         ]
-        return filled(packaged("selftest_tree.c"), prefix, vectors=",\n".join(lines))
-    vectors = golden_vectors(artefact)
-    tier = artefact.include[-1]
-    rows = []
-    for item in vectors:
+    for item in () if artefact.alone else golden_vectors(artefact):
         numbers = ", ".join(c_number(float(value)) for value in item.features)
         problem, config = (", ".join(map(c_integer, part)) for part in (item.problem, item.config))
         score, time_ns = c_number(item.score), c_number(item.time_ns)
-        rows.append(f"    {{{{{problem}}}, {{{config}}}, {item.candidate}, {score}, {time_ns}, {{{numbers or '0'}}}}}")
-    return filled(
-        packaged("selftest.c"),
-        prefix,
-        features=str(len(artefact.features)),
-        configs=str(len(artefact.members(tier))),
-        tier=tier.upper(),
-        vectors=",\n".join(rows),
-    )
+        rows.append(f"    {{{{{problem}}}, {item.candidate}, {{{config}}}, {score}, {time_ns}, {{{numbers or '0'}}}}}")
+    blocks |= {"configs": str(len(artefact.members(tier))), "vectors": ",\n".join(rows)}
+    return filled(packaged("selftest.c"), prefix, **blocks)
 
 
 def cmake_lists(prefix: str) -> str:

@@ -27,12 +27,16 @@ static const kc_masks kc_nibble[16] = {
     {0, 0, 0, -1}, {-1, 0, 0, -1}, {0, -1, 0, -1}, {-1, -1, 0, -1}, {0, 0, -1, -1}, {-1, 0, -1, -1}, {0, -1, -1, -1}, {-1, -1, -1, -1}};
 #endif
 
-/* A condition is the word of configs for which it holds. Features of the problem alone: all of them or none. */
-KC_INLINE void kc_narrow_decide(const kc_trees *t, const double *value, kc_pool_state *state) {
+/* A condition is the word of configs for which it holds or, `wide`, the row of them: 0 for none, 1 for all. Features of the problem
+   alone: all of them or none. */
+KC_INLINE void kc_pool_decide(const kc_trees *t, int wide, const double *value, kc_pool_state *state) {
     for (int32_t i = 0; i < t->problem_slot_count; i++) {
         const int32_t first = t->problem_slots[i].first, count = t->problem_slots[i].count;
         const int32_t bin = kc_bin(t->thresholds + first, count, value[t->problem_slots[i].from]);
-        for (int32_t k = 0; k < count; k++) state->words_of[first + k] = k >= bin ? ~(uint64_t)0 : 0;
+        for (int32_t k = 0; k < count; k++) {
+            if (wide) state->rows_of[first + k] = k >= bin;
+            else state->words_of[first + k] = k >= bin ? ~(uint64_t)0 : 0;
+        }
     }
 }
 
@@ -79,15 +83,6 @@ KC_INLINE void kc_narrow_walk(const kc_trees *t, const uint64_t *condition, int3
             set = waiting[depth];
             at = place[depth];
         }
-    }
-}
-
-/* A condition is the row of configs for which it holds: 0 for none, 1 for all. Features of the problem alone: either. */
-KC_INLINE void kc_wide_decide(const kc_trees *t, const double *value, kc_pool_state *state) {
-    for (int32_t i = 0; i < t->problem_slot_count; i++) {
-        const int32_t first = t->problem_slots[i].first, count = t->problem_slots[i].count;
-        const int32_t bin = kc_bin(t->thresholds + first, count, value[t->problem_slots[i].from]);
-        for (int32_t k = 0; k < count; k++) state->rows_of[first + k] = k >= bin;
     }
 }
 
@@ -297,8 +292,7 @@ KC_INLINE int kc_pool_begin(const kc_model *m, const kc_pool *pool, kc_pool_stat
     const kc_trees *const t = pool->trees;
     const int32_t words = pool->words;
     uint64_t *const all = state->valid, some = 0;
-    if (words == 1) kc_narrow_decide(t, value, state);
-    else kc_wide_decide(t, value, state);
+    kc_pool_decide(t, words > 1, value, state);
     const kc_pool_slot *slot = pool->slots, *end = pool->slots + pool->slot_count;
     for (int32_t g = 0; slot < end; g++) {
         const kc_pool_group *group = &pool->groups[g];

@@ -2,36 +2,25 @@
 
 static void query_put_choice(query_reply *reply, const kerncast_answer *answer) {
     if (query_config.count > 0) {
-        query_put(reply, ",\"tier\":\"");
-        query_put(reply, kerncast_tier_name(answer->tier));
-        query_put(reply, "\",\"config\":");
+        query_put_between(reply, ",\"tier\":\"", kerncast_tier_name(answer->tier), "\",\"config\":");
         query_put_config(reply, &answer->config);
     }
     query_put_double(reply, ",\"time_ns\":", answer->time_ns);
     query_put_double(reply, ",\"lower_ns\":", answer->lower_ns);
     query_put_double(reply, ",\"upper_ns\":", answer->upper_ns);
     if (query_config.count > 0) query_put_double(reply, ",\"efficiency\":", answer->efficiency);
-    if (answer->label != NULL && answer->label[0] != '\0') {
-        query_put(reply, ",\"label\":\"");
-        query_put_words(reply, answer->label);
-        query_put_byte(reply, '"');
-    }
+    if (answer->label != NULL && answer->label[0] != '\0') query_put_between(reply, ",\"label\":\"", answer->label, "\"");
     if (answer->pin == KERNCAST_PIN_DECIDED) query_put(reply, ",\"pin\":\"decided\"");
     if (answer->pin == KERNCAST_PIN_NOT_APPLIED) query_put(reply, ",\"pin\":\"not_applied\"");
-}
-
-static void query_put_message(query_reply *reply, const kerncast_answer *answer) {
-    const char *end = memchr(answer->message, '\0', sizeof answer->message);
-    const size_t length = end == NULL ? sizeof answer->message : (size_t)(end - answer->message);
-    query_put_text(reply, answer->message, length, SIZE_MAX);
 }
 
 static void query_put_refusal(query_reply *reply, const kerncast_answer *answer, const query_request *request) {
     const bool named = answer->parameter >= 0 && (size_t)answer->parameter < query_problem.count;
     size_t position = request->start;
     if (named && request->given[answer->parameter] != SIZE_MAX) position = request->given[answer->parameter];
+    const char *end = memchr(answer->message, '\0', sizeof answer->message);
     query_put(reply, ",\"message\":\"");
-    query_put_message(reply, answer);
+    query_put_text(reply, answer->message, end == NULL ? sizeof answer->message : (size_t)(end - answer->message), SIZE_MAX);
     query_put_place(reply, named ? query_problem.parameters[answer->parameter].name : NULL, position);
     if (answer->candidate >= 0 && query_config.count > 0 && answer->tier == KERNCAST_TIER_NONE) {
         query_put(reply, ",\"fallback\":");
@@ -66,9 +55,7 @@ static kerncast_status query_put_answer(query_reply *reply, query_text in, const
         answer->candidate = -1;
         memcpy(answer->message, unreadable, sizeof unreadable);
     }
-    query_put(reply, "{\"status\":\"");
-    query_put(reply, kerncast_status_name(status));
-    query_put_byte(reply, '"');
+    query_put_between(reply, "{\"status\":\"", kerncast_status_name(status), "\"");
     /* A problem in range but unlike all measured ones has a choice, too. */
     if (status == KERNCAST_OK || (status == KERNCAST_OUT_OF_RANGE && answer->tier != KERNCAST_TIER_NONE))
         query_put_choice(reply, answer);

@@ -47,6 +47,13 @@ static void query_put_text(query_reply *reply, const char *text, size_t length, 
 
 static void query_put_words(query_reply *reply, const char *text) { query_put_text(reply, text, strlen(text), SIZE_MAX); }
 
+/* Words, and the JSON around them. */
+static void query_put_between(query_reply *reply, const char *before, const char *words, const char *after) {
+    query_put(reply, before);
+    query_put_words(reply, words);
+    query_put(reply, after);
+}
+
 static void query_put_integer(query_reply *reply, int64_t value) {
     char digits[20];
     size_t count = 0;
@@ -135,17 +142,11 @@ static void query_put_config(query_reply *reply, const kerncast_config *config) 
         const query_parameter *parameter = &query_config.parameters[i];
         const int64_t value = query_config_value(config, i);
         if (value == KERNCAST_MISSING) continue;
-        query_put(reply, before);
-        query_put_words(reply, parameter->name);
-        query_put(reply, "\":");
+        query_put_between(reply, before, parameter->name, "\":");
         before = ",\"";
         if (parameter->kind == QUERY_FLAG) query_put(reply, value != 0 ? "true" : "false");
         else if (parameter->kind == QUERY_NUMBER) query_put_integer(reply, value);
-        else {
-            query_put_byte(reply, '"');
-            query_put_words(reply, query_label_of(parameter, value)->name);
-            query_put_byte(reply, '"');
-        }
+        else query_put_between(reply, "\"", query_label_of(parameter, value)->name, "\"");
     }
     query_put(reply, before[0] == '{' ? "{}" : "}");
 }
@@ -163,33 +164,17 @@ static void query_put_found(query_reply *reply, query_text in, size_t at) {
 }
 
 static void query_put_keys(query_reply *reply) {
-    for (size_t i = 0; i < query_nodes[0].children; i++) {
-        query_put_words(reply, query_nodes[query_nodes[0].first_child + i].name);
-        query_put(reply, ", ");
-    }
-    for (size_t i = 1; i < QUERY_SPECIALS; i++) {
-        query_put_words(reply, query_specials[i].name);
-        query_put(reply, ", ");
-    }
+    for (size_t i = 0; i < query_nodes[0].children; i++)
+        query_put_between(reply, "", query_nodes[query_nodes[0].first_child + i].name, ", ");
+    for (size_t i = 1; i < QUERY_SPECIALS; i++) query_put_between(reply, "", query_specials[i].name, ", ");
     query_put(reply, "tier, or problem and tier");
 }
 
 /* Ends a message, and says where in the text the trouble is. */
 static void query_put_place(query_reply *reply, const char *parameter, size_t position) {
-    if (parameter != NULL) {
-        query_put(reply, "\",\"parameter\":\"");
-        query_put_words(reply, parameter);
-    }
+    if (parameter != NULL) query_put_between(reply, "\",\"parameter\":\"", parameter, "");
     query_put(reply, "\",\"position\":");
     query_put_integer(reply, (int64_t)position);
-}
-
-static void query_put_got(query_reply *reply, const query_fault *fault, const char *shown, size_t size) {
-    query_put_words(reply, fault->subject);
-    query_put(reply, " must be ");
-    query_put_words(reply, fault->rule);
-    query_put(reply, ", got ");
-    query_put_text(reply, shown, size, QUERY_SHOWN);
 }
 
 static bool query_is_unsupported(query_fault_kind kind) {
@@ -199,8 +184,7 @@ static bool query_is_unsupported(query_fault_kind kind) {
 static void query_put_fault(query_reply *reply, query_text in, const query_fault *fault) {
     const char *shown = (const char *)in.text + fault->shown.from;
     const size_t size = fault->shown.to - fault->shown.from;
-    const bool unsupported = query_is_unsupported(fault->kind);
-    query_put(reply, unsupported ? "{\"status\":\"unsupported\",\"message\":\"" : "{\"status\":\"bad_input\",\"message\":\"");
+    query_put(reply, query_is_unsupported(fault->kind) ? "{\"status\":\"unsupported\",\"message\":\"" : "{\"status\":\"bad_input\",\"message\":\"");
     switch (fault->kind) {
     case QUERY_UNKNOWN_KEY:
         query_put(reply, "unknown key ");
@@ -220,18 +204,20 @@ static void query_put_fault(query_reply *reply, query_text in, const query_fault
         query_put(reply, "parameters must not be given next to an object problem: put all of them into it, or leave it out");
         break;
     case QUERY_RANK:
-        query_put_words(reply, fault->subject);
-        query_put(reply, " must have at most ");
+        query_put_between(reply, "", fault->subject, " must have at most ");
         query_put_integer(reply, (int64_t)fault->most);
         query_put(reply, " dimensions, got ");
         query_put_text(reply, shown, size, QUERY_SHOWN);
         break;
     case QUERY_NEEDS: query_put_words(reply, fault->rule); break;
     case QUERY_UNSUPPORTED:
-    case QUERY_WRONG_VALUE: query_put_got(reply, fault, shown, size); break;
+    case QUERY_WRONG_VALUE:
+        query_put_between(reply, "", fault->subject, " must be ");
+        query_put_between(reply, "", fault->rule, ", got ");
+        query_put_text(reply, shown, size, QUERY_SHOWN);
+        break;
     default:
-        query_put_words(reply, fault->rule);
-        query_put(reply, ", found ");
+        query_put_between(reply, "", fault->rule, ", found ");
         query_put_found(reply, in, fault->position);
     }
     query_put_place(reply, fault->parameter, fault->position);
