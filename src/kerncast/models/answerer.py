@@ -17,7 +17,7 @@ from kerncast.core.expr import Program
 from kerncast.core.op import Config, Problem
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.learning.tables.table import Rule, config_rules, problem_rules
+from kerncast.learning.tables.table import BoundRule, config_rules, problem_rules
 from kerncast.models.answer import Answer, Answered, Tier, as_judged, refused_outside, without_choice
 from kerncast.models.candidates import Candidates, by_share, library_rows, model_rules
 from kerncast.models.limits.configs import Expectation, expectation_of, reach_of, worked_on
@@ -50,11 +50,11 @@ class PythonAnswerer:
     # -- what is known ---------------------------------------------------------------------------------
 
     @cached_property
-    def _rules(self) -> list[Rule]:
+    def _rules(self) -> list[BoundRule]:
         return model_rules(self.model, self.device)
 
     @cached_property
-    def _problem_rules(self) -> list[tuple[Rule, Program]]:
+    def _problem_rules(self) -> list[tuple[BoundRule, Program]]:
         return [(rule, Program({rule.name: rule.holds})) for rule in problem_rules(self._rules)]
 
     @cached_property
@@ -153,9 +153,9 @@ class PythonAnswerer:
         """Problems, as stored in a dataset."""
         return problem_frame(self.family, [problem.as_dict() for problem in problems])
 
-    def _first_broken(self, rules: Sequence[Rule], frame: pl.DataFrame) -> list[Rule | None]:
+    def _first_broken(self, rules: Sequence[BoundRule], frame: pl.DataFrame) -> list[BoundRule | None]:
         """The first rule that does not hold, by row."""
-        found: list[Rule | None] = [None] * frame.height
+        found: list[BoundRule | None] = [None] * frame.height
         symbols = schema.symbol_columns(self.family, frame)
         for rule in reversed(rules):
             for place in np.flatnonzero(~_holds(rule, symbols)):
@@ -355,5 +355,5 @@ def _each(given: Sequence[Point], read: Any, what: str) -> list[Any]:
     return found
 
 
-def _holds(rule: Rule, symbols: pl.DataFrame) -> Flags:
+def _holds(rule: BoundRule, symbols: pl.DataFrame) -> Flags:
     return np.asarray(Program({rule.name: rule.holds}).frame(symbols, trusted=True).to_series().to_numpy() != 0.0)

@@ -18,7 +18,7 @@ from kerncast.core.expr import Program
 from kerncast.core.op import Family
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.learning.tables.table import Rule, config_rules, family_rules
+from kerncast.learning.tables.table import BoundRule, config_rules, family_rules
 from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.limits.envelope import KNOWN
 from kerncast.models.manifest import Range
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from kerncast.models.model import Model
 
 
-def model_rules(model: Model, device: Device | None = None) -> list[Rule]:
+def model_rules(model: Model, device: Device | None = None) -> list[BoundRule]:
     """What a problem and a config must obey before the model is asked about them, on its own device unless one is given."""
     manifest = model.manifest
     asked = model.profile if device is None or device == model.device else device
     return [*family_rules(model.family, asked, manifest.dtypes, manifest.contradicted), *_of_the_op(model.family)]
 
 
-def _of_the_op(family: Family) -> list[Rule]:
+def _of_the_op(family: Family) -> list[BoundRule]:
     """Kernels that compute something else than the op are no answer to its problems, however fast they ran."""
     found = []
     for name, labels in family.other_work.items():
@@ -47,7 +47,9 @@ def _of_the_op(family: Family) -> list[Rule]:
             index = parameter.index(label)
             assert index is not None
             symbol = family.config.symbols[name]
-            found.append(Rule(f"not_{label}", f"{label} computes {words}", (symbol != parameter.number(index)) | impossible))
+            found.append(
+                BoundRule(f"not_{label}", f"{label} computes {words}", (symbol != parameter.number(index)) | impossible)
+            )
     return found
 
 

@@ -15,7 +15,7 @@ from kerncast.core.op import Family
 from kerncast.core.parameters import Bool
 from kerncast.core.space import Space
 from kerncast.learning.learners.contract import ADD, DENSE, RAW, CScope, CSource, Level, Lines, Network, learn_function
-from kerncast.learning.tables.table import Rule
+from kerncast.learning.tables.table import BoundRule
 from kerncast.native import packaged
 from kerncast.native.lower import Artefact
 from kerncast.native.values import ParameterRow, Tables, fact_rows, hull_rows, parameter_rows
@@ -130,7 +130,7 @@ def rule_functions(artefact: Artefact, out: CModel) -> None:
         out.add(_first_broken(function, rules, read, of))
 
 
-def _first_broken(name: str, rules: list[Rule], read: Callable[[str], str], of: tuple[str, ...]) -> str:
+def _first_broken(name: str, rules: list[BoundRule], read: Callable[[str], str], of: tuple[str, ...]) -> str:
     """The number of the first rule that a problem (or a problem and a config) breaks, or -1."""
     outputs = {rule.name: rule.holds for rule in rules}
     tables, lines = statements(name, outputs, read, lambda place: f"const double r{place}")

@@ -21,7 +21,7 @@ from kerncast.core.expr.nodes import node, table_lookup, topological
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import Boosted, Lowered
 from kerncast.learning.learners.trees import Tree
-from kerncast.learning.tables.table import Rule, namespaces
+from kerncast.learning.tables.table import BoundRule, namespaces
 from kerncast.models.answer import ALONE, CHOOSING, Tier, named_tiers
 from kerncast.models.candidates import library_rows, model_rules, refuse_no_candidates
 from kerncast.models.limits.configs import Reach
@@ -232,32 +232,32 @@ class Artefact:
         return self.model.learner.lowered(self.model.family, self.work)
 
     @cached_property
-    def problem_rules(self) -> list[Rule]:
+    def problem_rules(self) -> list[BoundRule]:
         """Rules of the op: a problem that breaks one is not a problem at all."""
-        return [Rule(item.name, item.sentence, item.holds) for item in self.model.family.problem.constraints]
+        return [BoundRule(item.name, item.sentence, item.holds) for item in self.model.family.problem.constraints]
 
     @cached_property
-    def family_rules(self) -> list[Rule]:
+    def family_rules(self) -> list[BoundRule]:
         """Rules of the family, hardware numbers bound; those that need an unknown number are left to the backend."""
         return model_rules(self.model)
 
     @cached_property
-    def unsupported_rules(self) -> list[Rule]:
+    def unsupported_rules(self) -> list[BoundRule]:
         """The rules that the problem alone decides."""
         return [rule for rule in self.family_rules if namespaces(rule.holds) == {"p"}]
 
     @cached_property
-    def mixed_rules(self) -> list[Rule]:
+    def mixed_rules(self) -> list[BoundRule]:
         """The rules that problem and config decide together."""
         return [rule for rule in self.family_rules if namespaces(rule.holds) == {"p", "c"}]
 
     @cached_property
-    def config_rules(self) -> list[Rule]:
+    def config_rules(self) -> list[BoundRule]:
         """All rules that a config must obey."""
         return [rule for rule in self.family_rules if "c" in namespaces(rule.holds)]
 
     @property
-    def rules(self) -> dict[str, list[Rule]]:
+    def rules(self) -> dict[str, list[BoundRule]]:
         """What the engine tests before it answers: rules of the op, of the family for any config, and of a config."""
         return {"rules": self.problem_rules, "family_rules": self.unsupported_rules, "config_rules": self.config_rules}
 

@@ -31,7 +31,7 @@ from kerncast.core.io.terminal import assignments
 from kerncast.core.op import Problem
 from kerncast.core.space import Space
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.learning.tables.table import Rule, config_rules, problem_rules
+from kerncast.learning.tables.table import BoundRule, config_rules, problem_rules
 from kerncast.models.candidates import model_rules
 from kerncast.models.model import Model
 from kerncast.native import MISSING, encode
@@ -210,7 +210,7 @@ class _Deciding:
         return int(rows[0])
 
     @cached_property
-    def _rules(self) -> list[tuple[Rule, Program]]:
+    def _rules(self) -> list[tuple[BoundRule, Program]]:
         """What a pinned kernel has to satisfy."""
         rules = model_rules(self.model)
         return [(rule, Program({rule.name: rule.holds})) for rule in (*problem_rules(rules), *config_rules(rules))]

@@ -14,7 +14,7 @@ import numpy as np
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.learning.learners.contract import Fitting, Learner, Options, Target, default_target
+from kerncast.learning.learners.contract import Fitting, Learner, LearnerOptions, Target, default_target
 from kerncast.learning.learners.kinds import learner_class, options_of
 from kerncast.learning.scoring.trials import CONFIG, folds_by_group, held_out
 from kerncast.learning.tables.feature_rows import Rows
@@ -157,7 +157,7 @@ class Procedure:
         """The settings that every fit of this procedure gets."""
         return Fitting(self.target, self.recipe.seed, self.recipe.threads, self.progress, self.rough, self.elsewhere)
 
-    def options(self) -> Options:
+    def options(self) -> LearnerOptions:
         """The knobs of the recipe as this kind's options."""
         return options_of(learner_class(self.recipe.kind), {**self.recipe.inherited, **self.recipe.knobs})
 
@@ -185,7 +185,7 @@ class Procedure:
         failed = ~table.allowed if seen is None else ~table.allowed | never_worked(seen, table)
         return time_ns, chosen_last(score, failed)
 
-    def _mined(self, table: Table, options: Options) -> Table:
+    def _mined(self, table: Table, options: LearnerOptions) -> Table:
         """Larger weights for problems on which models that did not see them choose badly."""
         kind = learner_class(self.recipe.kind)
         for _ in range(self.recipe.hard_mining):
@@ -200,7 +200,7 @@ class Procedure:
             table = replace(table, weight=weight[table.problem])
         return table
 
-    def _tuned(self, table: Table) -> Options:
+    def _tuned(self, table: Table) -> LearnerOptions:
         """The knobs that do best on groups set aside from this table."""
         try:
             import optuna

@@ -17,7 +17,7 @@ from kerncast.core.arrays import Flags
 from kerncast.core.io.artefact import json_text
 from kerncast.core.op import Family
 from kerncast.errors import InvalidValue
-from kerncast.learning.learners.contract import Learner, Options, Target
+from kerncast.learning.learners.contract import Learner, LearnerOptions, Target
 from kerncast.learning.learners.gbdt import Gbdt, GbdtOptions
 from kerncast.learning.learners.lightgbm_text import parse_forest
 from kerncast.learning.scoring.metrics import Predicted, scorecard
@@ -155,7 +155,7 @@ class PlannedForests:
     judged: bool
     """Whether to cross-validate."""
 
-    def write(self, folder: Path, options: Options) -> None:
+    def write(self, folder: Path, options: LearnerOptions) -> None:
         """Grow the forests with the options of the model next to them, and write all files of the layout."""
         assert isinstance(options, GbdtOptions)
         plain = msgspec.structs.replace(options, blend=0.0, bags=1)
@@ -208,7 +208,7 @@ class PlannedForests:
 
         return run
 
-    def _spec(self, options: Options) -> dict[str, Any]:
+    def _spec(self, options: LearnerOptions) -> dict[str, Any]:
         device = self.table.devices[0]
         dtypes = {*self.table.rows.frame["problem.dtype"].unique(), *(() if self.base is None else self.base.spec.dtypes)}
         variant = {} if self.layout.variant is None else {"variant": self.layout.variant}

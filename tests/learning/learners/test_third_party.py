@@ -24,10 +24,10 @@ import numpy as np
 from msgspec import Meta
 
 from kerncast.learning.learners.contract import CSource, learn_function
-from kerncast.learning.learners.contract import Learner, Options, Output, label_weights, read_arrays, write_arrays
+from kerncast.learning.learners.contract import Learner, LearnerOptions, Output, label_weights, read_arrays, write_arrays
 
 
-class RidgeOptions(Options, frozen=True):
+class RidgeOptions(LearnerOptions, frozen=True):
     pull: Annotated[float, Meta(gt=0, description="how strongly weights are pulled to zero")] = 1e-3
     leaves: Annotated[str, Meta(description="not what gbdt means by it")] = "few"
 

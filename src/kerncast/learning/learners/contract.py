@@ -238,7 +238,7 @@ class Output:
     score: Floats | None = None
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LearnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The knobs of a learner; each kind declares its own."""
 
 
@@ -247,7 +247,7 @@ class Learner(abc.ABC):
 
     kind: ClassVar[str]
     doc: ClassVar[str]
-    options_type: ClassVar[type[Options]] = Options
+    options_type: ClassVar[type[LearnerOptions]] = LearnerOptions
     continues: ClassVar[bool] = False
     """Whether a warm start can continue from its weights."""
     side_by_side: ClassVar[bool] = False
@@ -262,7 +262,7 @@ class Learner(abc.ABC):
     options: Any
     """Of `options_type`; a learner may narrow it to its own."""
 
-    def __init__(self, options: Options | None = None) -> None:
+    def __init__(self, options: LearnerOptions | None = None) -> None:
         self.options = self.options_type() if options is None else options
 
     @abc.abstractmethod
@@ -283,7 +283,7 @@ class Learner(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def load(cls, folder: Path, options: Options) -> Self:
+    def load(cls, folder: Path, options: LearnerOptions) -> Self:
         """A fitted learner from its files."""
 
     def save_packed(self, folder: Path) -> None:
@@ -371,7 +371,7 @@ def write_arrays(path: Path, arrays: dict[str, npt.NDArray[np.generic]], compres
         (np.savez_compressed if compress else np.savez)(file, **arrays)  # type: ignore[arg-type]
 
 
-def refuse_other_shape(base: Options, options: Options, knobs: Sequence[str]) -> None:
+def refuse_other_shape(base: LearnerOptions, options: LearnerOptions, knobs: Sequence[str]) -> None:
     """A warm start continues from existing weights, so knobs that set their number must be those of the base."""
     for knob in knobs:
         theirs, ours = getattr(base, knob), getattr(options, knob)

@@ -33,8 +33,8 @@ from kerncast.learning.learners.contract import (
     D,
     Fitting,
     Learner,
+    LearnerOptions,
     Network,
-    Options,
     Output,
     Target,
     inner_split,
@@ -61,7 +61,7 @@ MOST_EMBEDDED = 8
 PIECE = 65_536
 
 
-class DeepOptions(Options, frozen=True):
+class DeepOptions(LearnerOptions, frozen=True):
     """Knobs of `deep`."""
 
     hidden: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, description=HIDDEN)] = (128,)
@@ -167,7 +167,7 @@ class Deep(Learner):
         write_arrays(folder / FILE, {**target, **scaling, **{f"weights.{k}": v for k, v in self.weights_.items()}})
 
     @classmethod
-    def load(cls, folder: Path, options: Options) -> Self:
+    def load(cls, folder: Path, options: LearnerOptions) -> Self:
         learner, arrays = cls(options), read_arrays(folder / FILE)
         learner.target_ = Target(str(arrays["target"]), bool(arrays["target_log"]))
         learner.center_ = np.asarray(arrays["center"], np.float64)

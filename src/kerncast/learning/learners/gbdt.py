@@ -30,7 +30,7 @@ from kerncast.learning.learners.contract import (
     Boosted,
     Fitting,
     Learner,
-    Options,
+    LearnerOptions,
     Output,
     Target,
     damaged,
@@ -42,9 +42,9 @@ from kerncast.learning.learners.growing import (
     BLEND,
     TEMPERATURE,
     Bins,
+    ForestTask,
     Grower,
     TableRows,
-    Task,
     grow_library_trees,
     has_many_rows,
     rank_task,
@@ -127,7 +127,7 @@ def blend_for(groups: int) -> float:
     return float(1.0 - 0.4 * min(1.0, (50.0 / groups) ** 0.75))
 
 
-class GbdtOptions(Options, frozen=True):
+class GbdtOptions(LearnerOptions, frozen=True):
     """Knobs of `gbdt`."""
 
     trees: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="maximum trees in each forest")] = None
@@ -234,7 +234,7 @@ class Gbdt(Learner):
             self.forests_ |= {name: [*bag] for name, bag in base.boosters.items()}
         self.threads_ = fitting.threads or (1 if len(table.ok) < WORTH_THREADS else 0)
         medians = self.options.medians
-        jobs: dict[str, Callable[[TableRows], Task]] = {"time": lambda part: time_task(part, fitting, alone, medians)}
+        jobs: dict[str, Callable[[TableRows], ForestTask]] = {"time": lambda part: time_task(part, fitting, alone, medians)}
         if self.options.blend != 0 and not alone:
             jobs["rank"] = lambda part: rank_task(part, self.options.temperature)
         # What breaks a rule is never chosen: the forest learns from the others.
@@ -343,7 +343,7 @@ class Gbdt(Learner):
         write_arrays(folder / TARGET, {"target": np.array(self.target_.name), "log": np.array(self.target_.log)})
 
     @classmethod
-    def load(cls, folder: Path, options: Options) -> Self:
+    def load(cls, folder: Path, options: LearnerOptions) -> Self:
         learner = cls(options)
         target = read_arrays(folder / TARGET)
         learner.target_ = Target(str(target["target"]), bool(target["log"]))

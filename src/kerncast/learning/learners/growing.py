@@ -132,14 +132,14 @@ class Bins:
             params=own,
         ).construct()
 
-    def of(self, task: Task) -> Any:
+    def of(self, task: ForestTask) -> Any:
         """The rows of a task with its labels, as LightGBM takes them."""
         data = self._all.subset(task.rows.tolist()).construct()
         return data.set_label(task.labels).set_weight(task.weights)
 
 
 @dataclass(frozen=True)
-class Task:
+class ForestTask:
     """What one forest is grown on."""
 
     rows: Ints
@@ -152,7 +152,7 @@ class Task:
     """Custom gradients instead of LightGBM's objective."""
 
 
-def time_task(part: TableRows, fitting: Fitting, alone: bool, medians: bool) -> Task:
+def time_task(part: TableRows, fitting: Fitting, alone: bool, medians: bool) -> ForestTask:
     """Learn the target, from the rows that worked; `alone`: there are no configs to choose from."""
     worked = part.take(part.table.ok)
     ok = worked.table
@@ -160,18 +160,18 @@ def time_task(part: TableRows, fitting: Fitting, alone: bool, medians: bool) -> 
     growing: dict[str, Any] = REGRESSING
     if alone:
         growing = TIMES_ALONE if len(labels) < ENOUGH_ROWS else {**TIMES_ALONE, "bagging_fraction": SHARE_OF_ENOUGH}
-    return Task(worked.rows, labels, label_weights(ok), "regression_l1" if medians else "regression", growing)
+    return ForestTask(worked.rows, labels, label_weights(ok), "regression_l1" if medians else "regression", growing)
 
 
-def rank_task(part: TableRows, temperature: float) -> Task:
+def rank_task(part: TableRows, temperature: float) -> ForestTask:
     """Learn the order of the configs within each problem."""
-    return Task(part.rows, np.zeros(len(part.rows)), None, "none", RANKING, ListwiseLoss(part.table, temperature))
+    return ForestTask(part.rows, np.zeros(len(part.rows)), None, "none", RANKING, ListwiseLoss(part.table, temperature))
 
 
-def valid_task(part: TableRows) -> Task:
+def valid_task(part: TableRows) -> ForestTask:
     """Learn which configs work, among those that obey the rules."""
     obeying = part.take(part.table.allowed)
-    return Task(obeying.rows, obeying.table.ok.astype(np.float64), None, "binary", REGRESSING)
+    return ForestTask(obeying.rows, obeying.table.ok.astype(np.float64), None, "binary", REGRESSING)
 
 
 @dataclass
@@ -187,7 +187,7 @@ class Grower:
     forests: int
     grown: int = 0
 
-    def _parameters(self, task: Task, bag: int) -> dict[str, Any]:
+    def _parameters(self, task: ForestTask, bag: int) -> dict[str, Any]:
         return {
             "objective": task.ranking.gradients if task.ranking is not None else task.objective,
             "metric": "None" if task.ranking is not None else "",
@@ -203,7 +203,7 @@ class Grower:
             "verbosity": -1,
         }
 
-    def rounds(self, name: str, task: Task, judge: Task, base: Booster | None) -> int:
+    def rounds(self, name: str, task: ForestTask, judge: ForestTask, base: Booster | None) -> int:
         """The best number of trees on the validation groups."""
         import lightgbm
 
@@ -222,7 +222,7 @@ class Grower:
         best = forest.best_iteration
         return max(1, best - before if best > before else best)
 
-    def grow(self, name: str, task: Task, rounds: int, bag: int, base: Booster | None) -> Booster:
+    def grow(self, name: str, task: ForestTask, rounds: int, bag: int, base: Booster | None) -> Booster:
         """One forest on all rows, continuing from `base`; the forests of a bag differ in the rows that each tree sees."""
         import lightgbm
 

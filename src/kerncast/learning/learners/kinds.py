@@ -19,7 +19,7 @@ import msgspec
 from msgspec import inspect
 
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.learning.learners.contract import Learner, Options
+from kerncast.learning.learners.contract import Learner, LearnerOptions
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -110,7 +110,7 @@ def knobs_of(options: type[msgspec.Struct]) -> list[Knob]:
     ]
 
 
-def options_of(kind: type[Learner], given: dict[str, object]) -> Options:
+def options_of(kind: type[Learner], given: dict[str, object]) -> LearnerOptions:
     """The options of one kind from knobs by name; a knob that this kind does not have is refused."""
     known = kind.options_type.__struct_fields__
     for name in given:

@@ -20,9 +20,9 @@ from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import (
     Fitting,
     Learner,
+    LearnerOptions,
     Level,
     Lines,
-    Options,
     Output,
     Target,
     read_arrays,
@@ -119,7 +119,7 @@ class Linear(Learner):
         return True
 
     @classmethod
-    def load(cls, folder: Path, options: Options) -> Self:
+    def load(cls, folder: Path, options: LearnerOptions) -> Self:
         learner = cls(options)
         with guarded(folder / FILE, "train the model again, or restore the file"):
             lines = read_parquet(folder / FILE)
@@ -228,7 +228,7 @@ class RooflineLearner(Learner):
         write_arrays(folder / "roofline.npz", {"level": np.array(self.level_)})
 
     @classmethod
-    def load(cls, folder: Path, options: Options) -> Self:
+    def load(cls, folder: Path, options: LearnerOptions) -> Self:
         learner = cls(options)
         learner.level_ = float(read_arrays(folder / "roofline.npz")["level"])
         return learner

@@ -21,8 +21,8 @@ from kerncast.learning.learners.contract import (
     B,
     Fitting,
     Learner,
+    LearnerOptions,
     Network,
-    Options,
     Output,
     Target,
     inner_split,
@@ -40,7 +40,7 @@ from kerncast.learning.tables.table import Table
 PATIENCE = 15
 
 
-class MlpOptions(Options, frozen=True):
+class MlpOptions(LearnerOptions, frozen=True):
     """Knobs of `mlp`."""
 
     hidden: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(description=HIDDEN)] = (100, 50)
@@ -141,7 +141,7 @@ class Mlp(Learner):
         write_arrays(folder / "mlp.npz", {**self.scaling_.arrays, "center": self.center_, **layers})
 
     @classmethod
-    def load(cls, folder: Path, options: Options) -> Self:
+    def load(cls, folder: Path, options: LearnerOptions) -> Self:
         learner = cls(options)
         arrays = read_arrays(folder / "mlp.npz")
         learner.center_ = arrays.pop("center").astype(np.float64)

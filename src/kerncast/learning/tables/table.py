@@ -30,7 +30,7 @@ FEWEST_RAN, SHARE_RAN = 20, 0.5
 
 
 @dataclass(frozen=True)
-class Rule:
+class BoundRule:
     """A predicate, and the sentence that a caller sees if it does not hold."""
 
     name: str
@@ -42,7 +42,7 @@ class Rule:
 class BrokenRule:
     """The attempts that break one rule, and how many of them worked."""
 
-    rule: Rule
+    rule: BoundRule
     attempts: int
     ran: int
     example: int
@@ -54,7 +54,7 @@ class BrokenRule:
         return self.ran >= FEWEST_RAN and self.ran >= SHARE_RAN * self.attempts
 
 
-def family_rules(family: Family, device: Device, dtypes: tuple[str, ...], without: Iterable[str] = ()) -> list[Rule]:
+def family_rules(family: Family, device: Device, dtypes: tuple[str, ...], without: Iterable[str] = ()) -> list[BoundRule]:
     """Rules of the family, hardware numbers bound; those that need an unknown number are left to the backend.
 
     `without` names rules that are left out, because measurements contradict them.
@@ -64,7 +64,7 @@ def family_rules(family: Family, device: Device, dtypes: tuple[str, ...], withou
     for constraint in family.config.constraints:
         program = Program({constraint.name: constraint.holds}).bind(bound)
         if constraint.name not in left_out and not any(item.name.startswith("hw.") for item in program.symbols):
-            found.append(Rule(constraint.name, constraint.sentence, program.outputs[constraint.name]))
+            found.append(BoundRule(constraint.name, constraint.sentence, program.outputs[constraint.name]))
     return found
 
 
@@ -73,12 +73,12 @@ def namespaces(expr: Expr) -> set[str]:
     return {item.name.split(".")[0] for item in Program({"": expr}).symbols}
 
 
-def problem_rules(rules: list[Rule]) -> list[Rule]:
+def problem_rules(rules: list[BoundRule]) -> list[BoundRule]:
     """The rules that the problem alone decides."""
     return [rule for rule in rules if namespaces(rule.holds) == {"p"}]
 
 
-def config_rules(rules: list[Rule]) -> list[Rule]:
+def config_rules(rules: list[BoundRule]) -> list[BoundRule]:
     """All rules that a config must obey."""
     return [rule for rule in rules if "c" in namespaces(rule.holds)]
 

@@ -36,7 +36,7 @@ SAME = 0.05
 NARROWEST = 0.02
 
 
-class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DeviceLeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One device of the training data, predicted by a model that had not seen it."""
 
     device: str
@@ -63,7 +63,7 @@ class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By what share of itself either half grows with each octave."""
     furthest: float
     """The distance up to which this is believed."""
-    devices: tuple[LeftOut, ...] = ()
+    devices: tuple[DeviceLeftOut, ...] = ()
 
     def factors(self, distance: float) -> tuple[float, float]:
         """From a prediction to its bounds."""
@@ -201,7 +201,9 @@ def calibrate_elsewhere(parts: Sequence[DeviceErrors], numbers: Sequence[str]) -
             low, high = (np.log(factor) for factor in _fitted(others, numbers).factors(part.distance))
             covered = float(((part.logs >= low) & (part.logs <= high)).mean())
         roofline = None if part.roofline_logs is None else _mape(part.roofline_logs)
-        lines.append(LeftOut(part.device, part.nearest, part.distance, _mape(part.logs), roofline, covered, len(part.logs)))
+        lines.append(
+            DeviceLeftOut(part.device, part.nearest, part.distance, _mape(part.logs), roofline, covered, len(part.logs))
+        )
     return msgspec.structs.replace(found, devices=tuple(lines))
 
 

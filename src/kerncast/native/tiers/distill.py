@@ -15,7 +15,7 @@ from kerncast.core.expr.nodes import INEXACT, Expr
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.trees import Tree
 from kerncast.learning.scoring.trials import held_out
-from kerncast.learning.tables.table import Rule, namespaces
+from kerncast.learning.tables.table import BoundRule, namespaces
 from kerncast.models.candidates import model_rules
 from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.manifest import Range
@@ -72,7 +72,7 @@ class Evidence:
     device: Device
     dtypes: tuple[str, ...] | None
     hull: Mapping[str, Range]
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[BoundRule, ...] = ()
     """Rules that the problem and a config decide together."""
 
     @classmethod
@@ -99,7 +99,7 @@ class Evidence:
         return Program(outputs)
 
 
-def _obeyed(rules: Sequence[Rule], configs: pl.DataFrame) -> dict[str, Expr]:
+def _obeyed(rules: Sequence[BoundRule], configs: pl.DataFrame) -> dict[str, Expr]:
     """By rule and config: whether a problem obeys it, such as that N is a multiple of 128; equal ones once."""
     found: dict[bytes, tuple[str, Expr]] = {}
     for rule in rules:
