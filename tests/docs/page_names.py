@@ -169,8 +169,11 @@ def _assigned(owner: type) -> frozenset[str]:
     """What the methods of a class assign to `self`."""
     found = set[str]()
     for base in owner.__mro__:
-        if _ours(base):
-            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        source = ""
+        with contextlib.suppress(OSError):  # a class that has another name than its source assigns nothing of its own
+            source = inspect.getsource(base) if _ours(base) else ""
+        if source:
+            tree = ast.parse(textwrap.dedent(source))
             stored = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
             found |= {node.attr for node in stored if isinstance(node.value, ast.Name) and node.value.id == "self"}
     return frozenset(found)
