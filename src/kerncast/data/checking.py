@@ -144,7 +144,8 @@ def _beside(findings: Findings, dataset: Dataset, sound: set[str]) -> None:
     for item in contents.extra:
         if item.file in sound:
             with findings.looking(dataset.path / item.file, f"{item.rows:,} rows of other columns"):
-                frame = _read(dataset.path / item.file)
+                with guarded(dataset.path / item.file, AGAIN):
+                    frame = read_parquet(dataset.path / item.file)
                 wanted = {"source", skipping.LINE, *item.columns}
                 _refuse_other(dataset.path / item.file, frame, item.rows, wanted)
     listed = contents.skipped
@@ -155,11 +156,6 @@ def _beside(findings: Findings, dataset: Dataset, sound: set[str]) -> None:
             counted = dict(frame.group_by("kind").len().iter_rows())
             if counted != {kind.kind: kind.rows for kind in listed.kinds}:
                 raise BadFile(f"{dataset.path / listed.file} has other kinds of rows than dataset.json lists: {AGAIN}")
-
-
-def _read(file: Path) -> pl.DataFrame:
-    with guarded(file, AGAIN):
-        return read_parquet(file)
 
 
 def _refuse_other(file: Path, frame: pl.DataFrame, rows: int, columns: set[str]) -> None:

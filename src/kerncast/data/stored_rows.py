@@ -48,12 +48,12 @@ class StoredRows:
     @property
     def rows(self) -> int:
         """Rows of all families."""
-        return sum(part.rows for part in self.contents.parts) + (0 if self._journaled is None else self._journaled[1].height)
+        return sum(part.rows for part in self.contents.parts) + self._journaled_rows
 
     def rows_of(self, family: Family) -> int:
         """Rows of one family."""
-        journaled = 0 if self._journaled is None or self._journaled[0].id != family.id else self._journaled[1].height
-        return sum(part.rows for part in self.contents.parts if part.family == family.id) + journaled
+        stored = sum(part.rows for part in self.contents.parts if part.family == family.id)
+        return stored + sum(rows.height for rows in self._of_journal(family))
 
     @property
     def unfinished(self) -> bool:
@@ -65,7 +65,15 @@ class StoredRows:
         """How far an unfinished collection came; None if there is none."""
         if not self.unfinished:
             return None
-        return journal.completeness(self.path, 0 if self._journaled is None else self._journaled[1].height)
+        return journal.completeness(self.path, self._journaled_rows)
+
+    @property
+    def _journaled_rows(self) -> int:
+        return 0 if self._journaled is None else self._journaled[1].height
+
+    def _of_journal(self, family: Family) -> list[pl.DataFrame]:
+        """The rows of a family in the journal: one frame, or none."""
+        return [] if self._journaled is None or self._journaled[0].id != family.id else [self._journaled[1]]
 
     @cached_property
     def _journaled(self) -> tuple[Family, pl.DataFrame] | None:
@@ -135,16 +143,12 @@ class StoredRows:
 
     def scan(self, family: Family | str | None = None, where: Sequence[filters.Condition] = ()) -> pl.LazyFrame:
         """The rows of one family, lazily (the family may be left out when there is only one)."""
-        found = self._family(family)
-        where = filters.resolved(where, partial(self.devices_and_software, found), f"{found.id} in {self.path}")
-        parts = [part for part in self.contents.parts if part.family == found.id]
+        own = self._family(family)
+        kept = self._kept(own, where)
+        parts = [part for part in self.contents.parts if part.family == own.id]
         self.refuse_changed({part.file: part.checksum for part in parts})
-        frames = [self.stored(found, part) for part in parts]
-        if self._journaled is not None and self._journaled[0].id == found.id:
-            frames.append(self._journaled[1].lazy())
-        rows = pl.concat(frames)
-        columns = {name: dtype() for name, dtype in schema.schema_of(found).items()}
-        return rows.filter(filters.combine(where, columns)) if where else rows
+        rows = pl.concat([*(self.stored(own, part) for part in parts), *(rows.lazy() for rows in self._of_journal(own))])
+        return rows.filter(kept) if where else rows
 
     def devices_and_software(self, family: Family | str | None = None) -> list[tuple[str, str | None]]:
         """The devices of a family's rows, each with every software text that its rows have."""
@@ -175,10 +179,9 @@ class StoredRows:
                 rows = self.scan(family, where)
                 return (rows if columns is None else rows.select(columns)).collect()
             # Finding the suspect rows takes the whole file, so the other conditions are applied afterwards.
-            found = self._family(family)
-            where = filters.resolved(where, partial(self.devices_and_software, found), f"{found.id} in {self.path}")
-            kept = without_suspect(found, self.scan(family).collect(), self.device)
-            kept = kept.filter(filters.combine([item for item in where if item != NOT_SUSPECT], kept.schema))
+            own = self._family(family)
+            kept = without_suspect(own, self.scan(family).collect(), self.device)
+            kept = kept.filter(self._kept(own, [item for item in where if item != NOT_SUSPECT]))
             return kept if columns is None else kept.select(columns)
 
     def pieces(
@@ -209,9 +212,8 @@ class StoredRows:
                     piece = stored if drawn else stored.slice(start, PIECE_ROWS)
                     own = piece.filter(kept).select(chosen).collect()
                     yield _own_copy(own) if where else own
-        if self._journaled is not None and self._journaled[0].id == found.id:
-            for piece_ in self._journaled[1].iter_slices(PIECE_ROWS):
-                yield piece_.filter(kept).select(chosen)
+        for journaled in self._of_journal(found):
+            yield from (own.filter(kept).select(chosen) for own in journaled.iter_slices(PIECE_ROWS))
 
     def _kept(self, family: Family, where: Sequence[filters.Condition]) -> pl.Expr:
         """Which rows satisfy some conditions."""
@@ -255,8 +257,7 @@ class StoredRows:
                 piece = self.stored(family, part).slice(start, rows).select(chosen).collect() if high > low else None
                 yield piece, rows
                 before += rows
-        if self._journaled is not None and self._journaled[0].id == family.id:
-            yield self._journaled[1].select(chosen), self._journaled[1].height
+        yield from ((rows.select(chosen), rows.height) for rows in self._of_journal(family))
 
     def frame(self, family: Family | str | None = None, where: Sequence[str] = ()) -> pl.DataFrame:
         """The rows of one family as a polars frame (the family may be left out when there is only one)."""
