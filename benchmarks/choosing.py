@@ -16,7 +16,7 @@ from reporting import Row, Target, format_figure, percent
 from kerncast.app.api.showing import shown
 from kerncast.core.arrays import Flags, Ints
 from kerncast.data import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.learning.scoring.metrics import Predicted, baseline_card
 from kerncast.learning.tables.assess import assess
@@ -78,7 +78,7 @@ def data_file(*parts: str, source: str) -> Path:
 def table_of(format_name: str, path: Path, device: str | None, where: tuple[str, ...] = ()) -> Table:
     """A public file as a training table."""
     with tempfile.TemporaryDirectory() as folder:
-        import_files(format_name, [path], Path(folder, "data"), Options(device=device))
+        import_files(format_name, [path], Path(folder, "data"), ImportOptions(device=device))
         return load_table([Dataset.open(Path(folder, "data"))], where=where)
 
 

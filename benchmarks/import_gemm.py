@@ -16,7 +16,7 @@ from choosing import data_file
 from h100_gemm import WHEEL
 from reporting import Benchmark, Row, Target, finish, script_parser, spread
 
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 
 BENCHMARK = Benchmark(
@@ -37,7 +37,7 @@ def main() -> int:
     for _ in range(REPEATS):
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
-            dataset = import_files("aiconfigurator", [wheel], Path(folder, "data"), Options(only=("gemm", "mixed_mm")))
+            dataset = import_files("aiconfigurator", [wheel], Path(folder, "data"), ImportOptions(only=("gemm", "mixed_mm")))
             spent.append(time.perf_counter() - start)
             rows = dataset.rows
     n = f"{rows:,} rows, {REPEATS} runs"

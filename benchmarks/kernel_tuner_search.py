@@ -29,7 +29,7 @@ from reporting import Benchmark, Row, Target, finish, format_figure, script_pars
 from kerncast.answering.search import STRATEGIES, search
 from kerncast.core.op import Problem
 from kerncast.data import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.models.model import Model
 from kerncast.training.train import Recipe, train
@@ -86,7 +86,7 @@ def judge(name: str, path: Path, device: str | None) -> list[Row]:
     """Print both tables of one space, and return its rows."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        dataset = import_files("kernel-tuner", [path], folder / "all", Options(device=device))
+        dataset = import_files("kernel-tuner", [path], folder / "all", ImportOptions(device=device))
         (family,) = dataset.families
         rows = dataset.read()
         times = rows["time_ns"].fill_null(float("inf")).to_numpy()

@@ -26,7 +26,7 @@ import polars as pl
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 from kerncast.core.op import Family
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.data.label_shift import FURTHEST_SHIFT, LabelShift, find_label_shift
 
@@ -84,7 +84,7 @@ def main() -> int:
     for table in tables:
         name, start = Path(table.file).name, time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            options_of = Options(device=table.device, values=table.values)
+            options_of = ImportOptions(device=table.device, values=table.values)
             dataset = import_files(table.format, [root / table.file], Path(folder, "d"), options_of)
             family, rows = dataset.families[0], dataset.read()
         as_is = find_label_shift(family, rows)

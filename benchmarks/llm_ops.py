@@ -27,7 +27,7 @@ from reporting import Benchmark, Row, Target, bootstrap, finish, format_figure, 
 
 from kerncast.app.api.showing import shown
 from kerncast.core.arrays import Flags, Floats, Ints
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.evaluating.evaluation import folds_of, split_groups
 from kerncast.learning.tables.table import Table, load_table
@@ -105,7 +105,7 @@ TASKS = [
 @cache
 def table_of(op: str, framework: str, devices: tuple[str, ...], wheel: Path, rows: int) -> tuple[Table, dict[str, Floats]]:
     """The rows of some tasks that worked, sampled if there are more, and the `noise` of GEMMs before that, by device."""
-    options = Options(only=(f"{op}/library",), devices=devices, keep_software=(framework,), least_share=LEAST_SHARE)
+    options = ImportOptions(only=(f"{op}/library",), devices=devices, keep_software=(framework,), least_share=LEAST_SHARE)
     with tempfile.TemporaryDirectory() as folder:
         data = import_files("aiconfigurator", [wheel], Path(folder, "data"), options)
         whole = load_table([data], f"{op}/library", pool=True)

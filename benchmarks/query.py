@@ -24,7 +24,7 @@ from choosing import data_file
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 from kerncast.answering.query import Query, among
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.models.model import Model
 from kerncast.training.train import Recipe, train
@@ -73,7 +73,7 @@ def flat(shape: list[int], dtype: int, buffer: int) -> Request:
 
 def trained(folder: Path) -> Model:
     path = data_file("ttnn", "big_exp_dataset.csv", source="github.com/tenstorrent/ttnn-op-runtime-predictor")
-    data = import_files("ttnn-csv", [path], folder / "data", Options(device="wormhole_b0", values={"func": "exp"}))
+    data = import_files("ttnn-csv", [path], folder / "data", ImportOptions(device="wormhole_b0", values={"func": "exp"}))
     return train(data.path, folder / "model", Recipe(threads=1, folds=2))
 
 

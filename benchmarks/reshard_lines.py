@@ -23,7 +23,7 @@ from choosing import data_file
 from reporting import Benchmark, Interval, Row, Target, finish, format_figure, script_parser
 
 from kerncast.data import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.evaluating.evaluation import split_groups
 from kerncast.learning.scoring.metrics import flat, runtime_figures
@@ -118,7 +118,7 @@ def main() -> int:
         datasets = {}
         for name, values in (("all", {}), ("some", {"points": str(POINTS)})):
             report = print if name == "all" else None
-            import_files("reshard-lines", [file], Path(folder, name), Options(values=values), report)
+            import_files("reshard-lines", [file], Path(folder, name), ImportOptions(values=values), report)
             datasets[name] = Dataset.open(Path(folder, name))
         print(f"imported in {time.perf_counter() - start:.0f} s")
         print("strategies          n  R²      MAPE    median  P95     RMSRE   untouched      roofline        peer's R²")

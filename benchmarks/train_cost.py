@@ -26,7 +26,7 @@ from typing import Any
 from choosing import FIGURES, data_file
 from reporting import Benchmark, Interval, Row, Target, finish, percent, script_parser, spread
 
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 
 TABLES = {"A100 mm": "a100_mm.zip", "A100 mixed_mm": "mixedmm_a100_data.zip"}
@@ -170,7 +170,7 @@ def main() -> int:
         if asked.only in (None, name):
             path = data_file("autoheuristic", file, source="pytorch/pytorch, AutoHeuristic data sets")
             with tempfile.TemporaryDirectory() as folder:
-                import_files("autoheuristic", [path], Path(folder, "data"), Options(device="a100"))
+                import_files("autoheuristic", [path], Path(folder, "data"), ImportOptions(device="a100"))
                 rows += rows_of(name, Path(folder, "data"), Path(folder), asked.repeats)
     return finish(BENCHMARK, rows, asked.json)
 

@@ -23,7 +23,7 @@ from choosing import COVERAGE, data_file
 from reporting import Benchmark, Interval, Row, Target, finish, format_figure, percent, script_parser
 
 from kerncast.data import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.data.label_shift import without_suspect
 from kerncast.data.quality import inspect_family
@@ -66,7 +66,7 @@ Said = dict[str, tuple[float, Interval | None]]
 def rows_of(file: str, values: dict[str, str]) -> tuple[Dataset, pl.DataFrame]:
     """A public file as rows, in its own order."""
     with tempfile.TemporaryDirectory() as folder:
-        options = Options(device=DEVICE, values=values)
+        options = ImportOptions(device=DEVICE, values=values)
         path = data_file("ttnn", file, source=SOURCE)
         dataset = import_files("ttnn-csv", [path], Path(folder, "data"), options)
         return dataset, dataset.read()

@@ -28,7 +28,7 @@ from reporting import Benchmark, Row, Target, bootstrap, finish, format_figure, 
 
 import kerncast
 from kerncast.data import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.library import devices
 from kerncast.models.model import Model
@@ -70,7 +70,7 @@ def tables(folder: Path) -> Dataset:
             if f"/gemm/{FRAMEWORK}/" in name and name.endswith("gemm_perf.parquet"):
                 newest[name.split("/")[-5]] = name
         files = [Path(archive.extract(name, folder)) for name in newest.values()]
-    return import_files("aiconfigurator", files, folder / "all", Options())
+    return import_files("aiconfigurator", files, folder / "all", ImportOptions())
 
 
 def sampled(whole: Dataset, folder: Path) -> dict[str, pl.DataFrame]:
@@ -169,7 +169,9 @@ def stated(found: list[Judged]) -> list[Row]:
 def choosing(folder: Path) -> list[Row]:
     """The best of ten favourites on the MI250X, as a share of the optimum."""
     data = {
-        name: import_files("kernel-tuner", [data_file("kernel_tuner", name, source=SOURCE)], folder / name, Options(device=on))
+        name: import_files(
+            "kernel-tuner", [data_file("kernel_tuner", name, source=SOURCE)], folder / name, ImportOptions(device=on)
+        )
         for name, on in SPACES.items()
     }
     there, here = data.values()

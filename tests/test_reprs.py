@@ -12,7 +12,7 @@ import kerncast
 from kerncast.answering.dispatch import Dispatcher
 from kerncast.answering.selector import Selector
 from kerncast.core.io.html import Markup, escape, facts, table
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import NotFound
 from kerncast.evaluating import Evaluation, compare, evaluate
@@ -100,7 +100,7 @@ def strange(tmp_path_factory):
     cache = {"device_name": "<i>Some</i> GPU", "kernel_name": "blur", "problem_size": [1024, 512], "objective": "time",
              "tune_params_keys": ["block_size_x", "mode"], "tune_params": {}, "cache": entries}  # fmt: skip
     (folder / "cache.json").write_text(json.dumps(cache))
-    import_files("kernel-tuner", [folder / "cache.json"], folder / "d", Options())
+    import_files("kernel-tuner", [folder / "cache.json"], folder / "d", ImportOptions())
     train(folder / "d", folder / "m", RECIPE)
     return folder
 

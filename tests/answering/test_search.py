@@ -10,7 +10,7 @@ from kerncast.answering.search import STRATEGIES, Search, measure, search
 from kerncast.answering.search.space import SearchSpace
 from kerncast.core.op import Config, Problem
 from kerncast.data import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library.declared.declaration import DeclaredFamily
@@ -48,7 +48,7 @@ def tuned(path: Path) -> Path:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """Trained on half of the configs of a drafted op, whose space is all of them."""
     folder = tmp_path_factory.mktemp("search")
-    whole = import_files("kernel-tuner", [tuned(folder / "cache.json")], folder / "whole", Options())
+    whole = import_files("kernel-tuner", [tuned(folder / "cache.json")], folder / "whole", ImportOptions())
     (family,) = whole.families
     half = whole.read().drop("key", "op", "family").sample(fraction=0.5, seed=0, shuffle=False)
     part = Dataset.create(folder / "half")

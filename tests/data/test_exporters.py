@@ -10,7 +10,7 @@ import kerncast
 from kerncast.app.cli import program
 from kerncast.data import Dataset
 from kerncast.data.dataset import merge
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import InvalidValue, NotFound
 from kerncast.library.registry import FAMILIES
@@ -52,7 +52,7 @@ def drafted(tmp_path):
     """The rows of a cache, under an op with another name than the kernel's."""
     path = tmp_path / "cache.json"
     path.write_text(json.dumps(tuned()), encoding="utf-8")
-    return import_files("kernel-tuner", [path], tmp_path / "drafted", Options(values={"op": "blur"}))
+    return import_files("kernel-tuner", [path], tmp_path / "drafted", ImportOptions(values={"op": "blur"}))
 
 
 @pytest.fixture
@@ -117,10 +117,12 @@ def test_a_table_of_a_declared_family_has_the_declaration_in_its_mapping(tmp_pat
     written = kerncast.read(tmp_path / "rows.csv", mapping=mapping, out=tmp_path / "written", progress=False)
     mapping.unlink()
     (tmp_path / "cache.json").write_text(json.dumps(tuned() | {"device_name": "h100"}), encoding="utf-8")
-    drafted = import_files("kernel-tuner", [tmp_path / "cache.json"], tmp_path / "drafted", Options(values={"op": "blur"}))
+    drafted = import_files(
+        "kernel-tuner", [tmp_path / "cache.json"], tmp_path / "drafted", ImportOptions(values={"op": "blur"})
+    )
     for number, dataset in enumerate((written, drafted)):
         table, found = dataset.export(tmp_path / f"out{number}.{to}", to=to)
-        again = import_files(to, [table], tmp_path / f"again{number}", Options(mapping=found))
+        again = import_files(to, [table], tmp_path / f"again{number}", ImportOptions(mapping=found))
         assert rows_of(again).equals(rows_of(dataset))
         assert again.families == dataset.families  # one object for one declaration
 
@@ -226,7 +228,7 @@ class TestT4(ImporterContract):
     """A T4 file as Kernel Tuner writes it: no device, no kernel."""
 
     format_name = "t4"
-    options = Options(device="a100", values={"op": "blur"})
+    options = ImportOptions(device="a100", values={"op": "blur"})
     sample = json.dumps({
         "results": [
             {"timestamp": "2024-01-01", "configuration": {"block_size_x": x, "block_size_y": y},

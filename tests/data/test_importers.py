@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import kerncast
-from kerncast.data.formats import Options, get_importer
+from kerncast.data.formats import ImportOptions, get_importer
 from kerncast.data.formats.table import read_table
 from kerncast.data.formats.table.guess import draft_mapping
 from kerncast.data.importing import import_files
@@ -65,11 +65,11 @@ def mapping(tmp_path_factory):
 
 class TestTtnnUnary(ImporterContract):
     format_name, sample = "ttnn-csv", EXP
-    options = Options(device="wormhole_b0", values={"func": "exp"})
+    options = ImportOptions(device="wormhole_b0", values={"func": "exp"})
 
 
 class TestTtnnMatmul(ImporterContract):
-    format_name, sample, options = "ttnn-csv", MATMUL, Options(device="wormhole_b0")
+    format_name, sample, options = "ttnn-csv", MATMUL, ImportOptions(device="wormhole_b0")
 
 
 class TestCsv(ImporterContract):
@@ -77,7 +77,7 @@ class TestCsv(ImporterContract):
 
     @pytest.fixture(autouse=True)
     def _options(self, mapping):
-        self.options = Options(device="a100", mapping=mapping)
+        self.options = ImportOptions(device="a100", mapping=mapping)
 
 
 class TestParquet(ImporterContract):
@@ -88,7 +88,7 @@ class TestParquet(ImporterContract):
         path = tmp_path_factory.mktemp("table") / "t.parquet"
         pl.read_csv(GEMM).write_parquet(path)
         self.sample = path.read_bytes()
-        self.options = Options(device="a100", mapping=mapping)
+        self.options = ImportOptions(device="a100", mapping=mapping)
 
     # A parquet file has no header line to cut to; the other refusals hold.
 
@@ -101,7 +101,7 @@ def imported(folder, format_name, content, options, strict=False):
 
 def test_ttnn_flags_are_folded_and_shapes_right_aligned(tmp_path):
     """One tensor is one problem, whatever the rank it was written with; repeats stay repeats."""
-    rows = imported(tmp_path, "ttnn-csv", EXP, Options(device="n150", values={"func": "exp"})).read()
+    rows = imported(tmp_path, "ttnn-csv", EXP, ImportOptions(device="n150", values={"func": "exp"})).read()
     assert rows.select("problem.dim0", "problem.dim1", "problem.dim2", "problem.dim3").rows() == [
         (1, 1, 1760, 800), (1, 1, 1760, 800), (1, 1, 1760, 800), (1, 64, 32, 32), (1, 1, 1, 7),
     ]  # fmt: skip
@@ -138,7 +138,11 @@ def test_ttnn_refuses_what_it_does_not_know_with_the_line(tmp_path, old, new, wh
     """A header trained as a row, a missing flag, a cut line: four shipped models learned from such rows."""
     with pytest.raises(KerncastError) as caught:
         imported(
-            tmp_path, "ttnn-csv", EXP.replace(old, new, 1), Options(device="wormhole_b0", values={"func": "exp"}), strict=True
+            tmp_path,
+            "ttnn-csv",
+            EXP.replace(old, new, 1),
+            ImportOptions(device="wormhole_b0", values={"func": "exp"}),
+            strict=True,
         )
     assert why in str(caught.value)
 
@@ -146,11 +150,11 @@ def test_ttnn_refuses_what_it_does_not_know_with_the_line(tmp_path, old, new, wh
 def test_ttnn_asks_for_the_function_that_the_file_does_not_name(tmp_path):
     """`--set func=exp`, and nothing else."""
     with pytest.raises(InvalidValue, match="add `constants` func=exp"):
-        imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0"))
+        imported(tmp_path, "ttnn-csv", EXP, ImportOptions(device="wormhole_b0"))
     with pytest.raises(InvalidValue, match="`constants` colour does not apply"):
-        imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0", values={"func": "exp", "colour": "red"}))
+        imported(tmp_path, "ttnn-csv", EXP, ImportOptions(device="wormhole_b0", values={"func": "exp", "colour": "red"}))
     with pytest.raises(BadFile, match=r"problem\.func must be one of exp, .*, got 'no_such_function'"):
-        imported(tmp_path, "ttnn-csv", EXP, Options(device="wormhole_b0", values={"func": "no_such_function"}))
+        imported(tmp_path, "ttnn-csv", EXP, ImportOptions(device="wormhole_b0", values={"func": "no_such_function"}))
 
 
 @pytest.mark.parametrize("format_name", ["csv", "parquet"])
@@ -160,7 +164,9 @@ def test_a_mapping_converts_units_labels_and_failures(tmp_path, mapping, format_
     if format_name == "parquet":
         pl.read_csv(GEMM).write_parquet(tmp_path / "t.parquet")
         content = (tmp_path / "t.parquet").read_bytes()
-    rows = imported(tmp_path, format_name, content, Options(device="a100", mapping=mapping, software={"torch": "2.4"})).read()
+    rows = imported(
+        tmp_path, format_name, content, ImportOptions(device="a100", mapping=mapping, software={"torch": "2.4"})
+    ).read()
     assert rows["time_ns"].to_list() == [pytest.approx(12300), pytest.approx(12500), pytest.approx(10100), None]
     assert rows["status"].to_list() == ["ok", "ok", "ok", "launch_error"]
     assert rows["config.kind"].to_list() == ["triton", "triton", "library", "triton"]
@@ -197,7 +203,7 @@ def test_a_mapping_that_does_not_fit_is_refused_in_words(tmp_path, old, new, why
     path = tmp_path / "gemm.toml"
     path.write_text(GEMM_MAPPING.replace(old, new, 1))
     with pytest.raises(KerncastError) as caught:
-        imported(tmp_path, "csv", GEMM, Options(device="a100", mapping=path), strict=True)
+        imported(tmp_path, "csv", GEMM, ImportOptions(device="a100", mapping=path), strict=True)
     assert why in str(caught.value)
 
 
@@ -213,9 +219,9 @@ def test_guess_drafts_a_mapping_that_only_needs_its_question_marks_answered(tmp_
     path = tmp_path / "t.toml"
     path.write_text(draft)
     with pytest.raises(InvalidValue, match="the mapping has '\\?' for the device"):
-        import_files("csv", [source], tmp_path / "out", Options(mapping=path))
+        import_files("csv", [source], tmp_path / "out", ImportOptions(mapping=path))
     path.write_text(draft.replace('device = "?"', 'device = "a100"'))
-    dataset = import_files("csv", [source], tmp_path / "out", Options(mapping=path))
+    dataset = import_files("csv", [source], tmp_path / "out", ImportOptions(mapping=path))
     assert dataset.read().select("problem.M", "time_ns", "device").rows() == [(1, 7500.0, "a100")]
     source.write_bytes(b"alpha,beta\nx,y\n")
     with pytest.raises(InvalidValue, match="or name a family with `family`"):
@@ -251,7 +257,7 @@ def test_a_draft_without_a_question_mark_imports_as_it_stands(tmp_path, name):
     source.write_text(text)
     path.write_text(kerncast.Dataset.guess_mapping(source))
     assert '"?"' not in path.read_text()
-    dataset = import_files("csv", [source], tmp_path / "out", Options(mapping=path))
+    dataset = import_files("csv", [source], tmp_path / "out", ImportOptions(mapping=path))
     assert [item.id for item in dataset.families] == [family]
     assert dataset.read().sort("source_line").select("device", "problem.dtype", "status", "time_ns").rows() == rows
 
@@ -275,12 +281,12 @@ def test_guess_marks_what_it_cannot_know_and_invents_no_size(tmp_path):
     assert 'ignore = ["cuda_device", "speed"]' in found
     assert tomllib.loads(found)["device"] == {"column": "gpu", "values": {'Voodoo "2" \\': "?", "h100": "h100"}}
     with pytest.raises(BadFile, match=r"'\?' stands for \[problem\] dtype, device, \[time\]: write what is meant"):
-        import_files("csv", [tmp_path / "t.csv"], tmp_path / "out", Options(mapping=tmp_path / "t.toml"))
+        import_files("csv", [tmp_path / "t.csv"], tmp_path / "out", ImportOptions(mapping=tmp_path / "t.toml"))
     answered = found.replace('"posit8" = "?"', '"posit8" = "fp8"').replace('= "?",', '= "Voodoo",')
     (tmp_path / "t.toml").write_text(
         answered.replace('column = "?"\nunit = "?"', 'column = "speed"\nunit = "s"').replace(', "speed"]', "]")
     )
-    dataset = import_files("csv", [tmp_path / "t.csv"], tmp_path / "out", Options(mapping=tmp_path / "t.toml"))
+    dataset = import_files("csv", [tmp_path / "t.csv"], tmp_path / "out", ImportOptions(mapping=tmp_path / "t.toml"))
     assert dataset.read().select("device", "problem.M").rows() == [("h100", 4)]
     assert "line 2: gpu must be a device (unknown device 'Voodoo'" in dataset.skipped.kinds[0].example
 
@@ -302,7 +308,7 @@ def test_an_odd_row_does_not_cost_the_guess(tmp_path):
         path.write_text(kerncast.Dataset.guess_mapping(source, family=family))
         assert tomllib.loads(path.read_text())["ignore"] == []
         assert '"?"' not in path.read_text()
-    dataset = import_files("csv", [source], tmp_path / "out", Options(mapping=path))
+    dataset = import_files("csv", [source], tmp_path / "out", ImportOptions(mapping=path))
     assert (dataset.rows, dataset.skipped.rows) == (299, 2)
 
 
@@ -317,7 +323,7 @@ def test_columns_that_tell_kernels_of_one_problem_apart_become_a_family_of_the_o
     found = tomllib.loads(path.read_text())
     assert found["ignore"] == ["layer", "tflops"]
     assert found["family"] == {"op": "gemm", "name": "own", "config": {"tile_x": [64, 128], "pipeline": ["compv3", "mem"]}}
-    rows = import_files("csv", [source], tmp_path / "out", Options(mapping=path)).read().sort("source_line")
+    rows = import_files("csv", [source], tmp_path / "out", ImportOptions(mapping=path)).read().sort("source_line")
     assert rows.select("problem.M", "config.tile_x", "config.pipeline").rows() == [
         (1, 64, "mem"),
         (1, 128, "compv3"),
@@ -332,14 +338,14 @@ def test_a_parameter_that_may_be_left_out_is_not_taken_from_a_column_that_would_
     path.write_text(kerncast.Dataset.guess_mapping(source))
     assert '"?"' not in path.read_text()
     assert '# "splitK" is left out: too many of its cells are not split_k (a whole number from 1' in path.read_text()
-    assert import_files("csv", [source], tmp_path / "out", Options(mapping=path)).rows == 8
+    assert import_files("csv", [source], tmp_path / "out", ImportOptions(mapping=path)).rows == 8
 
 
 def test_several_files_become_one_dataset_with_several_sources(tmp_path):
     """Rows keep apart where they came from."""
     (tmp_path / "a").write_bytes(MATMUL)
     (tmp_path / "b").write_bytes(MATMUL.replace(b"1849", b"1850"))
-    dataset = import_files("ttnn-csv", [tmp_path / "a", tmp_path / "b"], tmp_path / "out", Options(device="wormhole_b0"))
+    dataset = import_files("ttnn-csv", [tmp_path / "a", tmp_path / "b"], tmp_path / "out", ImportOptions(device="wormhole_b0"))
     assert dataset.rows == 4
     assert {source.name for source in dataset.contents.sources} == {"a", "b"}
     assert dataset.read()["source"].n_unique() == 2
@@ -358,14 +364,14 @@ def test_the_same_file_twice_is_refused(tmp_path):
     (tmp_path / "a").write_bytes(MATMUL)
     (tmp_path / "b").write_bytes(MATMUL)
     with pytest.raises(InvalidValue, match="is the same file as"):
-        import_files("ttnn-csv", [tmp_path / "a", tmp_path / "b"], tmp_path / "out", Options(device="wormhole_b0"))
+        import_files("ttnn-csv", [tmp_path / "a", tmp_path / "b"], tmp_path / "out", ImportOptions(device="wormhole_b0"))
 
 
 def test_a_refusal_leaves_no_folder_behind(tmp_path):
     """Not even the parents of the dataset that did not come to be."""
     (tmp_path / "a").write_bytes(b"nonsense\n1\n")
     with pytest.raises(BadFile, match="not the columns"):
-        import_files("ttnn-csv", [tmp_path / "a"], tmp_path / "new1/new2/out", Options(device="wormhole_b0"))
+        import_files("ttnn-csv", [tmp_path / "a"], tmp_path / "new1/new2/out", ImportOptions(device="wormhole_b0"))
     assert [item.name for item in tmp_path.iterdir()] == ["a"]
 
 
@@ -376,7 +382,7 @@ def test_a_profile_of_ones_own_travels_with_the_dataset(tmp_path):
         'name = "my_npu"\ntitle = "x"\nkind = "npu"\n[numbers]\ngrid_x = { value = 8, source = "a data sheet" }\n'
     )
     (tmp_path / "a").write_bytes(MATMUL)
-    dataset = import_files("ttnn-csv", [tmp_path / "a"], tmp_path / "out", Options(device=str(profile)))
+    dataset = import_files("ttnn-csv", [tmp_path / "a"], tmp_path / "out", ImportOptions(device=str(profile)))
     profile.unlink()
     assert dataset.read()["device"].unique().to_list() == ["my_npu"]
     assert dataset.device("my_npu").numbers == {"grid_x": 8.0}
@@ -390,7 +396,7 @@ def test_a_status_column_decides_which_times_count(tmp_path, mapping):
     content = "\n".join(
         [lines[0] + ",valid", lines[1] + ",1", lines[2].replace("0.0125", "0") + ",0", lines[3] + ",1", lines[4] + ",0"]
     )
-    rows = imported(tmp_path, "csv", content.encode(), Options(device="a100", mapping=path)).read()
+    rows = imported(tmp_path, "csv", content.encode(), ImportOptions(device="a100", mapping=path)).read()
     assert rows["status"].to_list() == ["ok", "invalid", "ok", "invalid"]
     assert rows["time_ns"].is_null().to_list() == [False, True, False, True]
     (tmp_path / "t.csv").write_text(content[:-1] + "1")
@@ -425,7 +431,7 @@ def test_thousands_of_columns_are_guessed_and_listed_in_part(tmp_path):
     )
     (tmp_path / "t.toml").write_text(mapping + 'layout = { value = "rrr" }\n')
     said = []
-    options = Options(mapping=tmp_path / "t.toml", device="a100")
+    options = ImportOptions(mapping=tmp_path / "t.toml", device="a100")
     import_files("csv", [tmp_path / "t.csv"], tmp_path / "out", options, report=said.append)
     assert said[0].endswith(
         "kept 2,000 columns that are not known here beside the rows: " + ", ".join(wide.columns[:40]) + ", …"

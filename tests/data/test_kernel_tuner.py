@@ -17,7 +17,7 @@ from kerncast.core.expr import Program, Symbol, symbol
 from kerncast.core.op import Config, Problem
 from kerncast.data import Dataset
 from kerncast.data.dataset import merge
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.library.declared.diagram import alive, diagram_of, is_everything, points_of, read, written
@@ -59,13 +59,13 @@ def cache(entries: list[dict[str, Any]], **header: Any) -> str:
 def imported(folder: Path, content: str | bytes, name: str = "out", **options: Any) -> Dataset:
     source = folder / f"{name}.json"
     source.write_bytes(content.encode() if isinstance(content, str) else content)
-    return import_files("kernel-tuner", [source], folder / name, Options(**options))
+    return import_files("kernel-tuner", [source], folder / name, ImportOptions(**options))
 
 
 class TestKernelTuner(ImporterContract):
     format_name = "kernel-tuner"
     sample: ClassVar[bytes] = cache(attempts()[:15]).encode()
-    options: ClassVar[Options] = Options()
+    options: ClassVar[ImportOptions] = ImportOptions()
 
 
 def test_each_entry_becomes_a_row_with_its_status_and_the_statistics_of_its_launches(tmp_path):

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import kerncast
 from kerncast.app.cli import program
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, NotFound
 
@@ -102,7 +102,7 @@ def test_words_are_the_kernels_and_outcomes_are_statuses(tmp_path):
     assert found["op"]["name"] == "gemm_own"  # `gemm` is installed
     assert found["op"]["problem"]["dtype"] == ["fp32", "fp16"]
     assert found["family"]["config"] == {"order": ["rows", 'z, "order"'], "staging": ["smem", "none"]}
-    data = import_files("csv", [source], tmp_path / "data", Options(mapping=path, device="h100"))
+    data = import_files("csv", [source], tmp_path / "data", ImportOptions(mapping=path, device="h100"))
     assert data.rows == len(rows)
     assert data.read().group_by("status").len().sort("status").rows() == [("ok", 16), ("unsupported", 16)]
     assert set(data.read()["config.staging"]) == {"none", "smem"}
@@ -136,7 +136,7 @@ def test_a_hostile_table_in_any_order_of_its_columns(tmp_path, order):
     assert set(found["ignore"]) == {"commit", "speed", "note"}
     assert {str(column) for column in found["config"].values()} == {"Block X", "サイズ", EVIL}
     assert (found["time"]["column"], found["time"]["unit"]) == ("µs", "us")
-    data = import_files("csv", [tmp_path / "stencil.csv"], tmp_path / "data", Options(mapping=path))
+    data = import_files("csv", [tmp_path / "stencil.csv"], tmp_path / "data", ImportOptions(mapping=path))
     assert (data.rows, data.skipped.rows) == (len(rows) - 1, 1)
     assert set(data.read()["device"]) == {"a100", "h100"}
     assert data.read()["time_ns"].min() == pytest.approx(1000 * (64 / 16 + 1))
@@ -152,7 +152,7 @@ def test_a_draft_goes_on_with_a_family_of_a_file(tmp_path):
     (tmp_path / "two.toml").write_text(done.stdout)
     assert tomllib.loads(done.stdout)["family"] == str(own)
     assert "next: save the draft, read it, then kerncast import csv" in done.stderr
-    rows = import_files("csv", [other], tmp_path / "data", Options(mapping=tmp_path / "two.toml")).read()
+    rows = import_files("csv", [other], tmp_path / "data", ImportOptions(mapping=tmp_path / "two.toml")).read()
     assert rows.select("family", "problem.height", "config.BLOCK", "time_ns").rows() == [("one/own", 128, 8, 0.25e9)]
 
 
@@ -174,9 +174,9 @@ def test_a_comma_in_a_number_is_a_decimal_comma_only_if_it_can_be_nothing_else(t
     path.write_text(columns + '[problem]\nn = "n"\n[time]\ncolumn = "us"\nunit = "us"\n')
     if times is None:
         with pytest.raises(BadFile, match="us must be a positive time"):
-            import_files("csv", [source], tmp_path / "data", Options(mapping=path))
+            import_files("csv", [source], tmp_path / "data", ImportOptions(mapping=path))
     else:
-        data = import_files("csv", [source], tmp_path / "data", Options(mapping=path))
+        data = import_files("csv", [source], tmp_path / "data", ImportOptions(mapping=path))
         assert data.read().sort("source_line")["time_ns"].to_list() == times
 
 

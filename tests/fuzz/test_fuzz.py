@@ -17,7 +17,7 @@ from tests.support.mutating import mutated, mutated_json
 import kerncast
 from kerncast.answering.query import Query, among
 from kerncast.data import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.formats.table import read_mapping
 from kerncast.data.importing import import_files, recognised
 from kerncast.data.journal import Header, journal_rows
@@ -39,15 +39,15 @@ CORPUS = Path(__file__).parent / "corpus"
 ELSEWHERE = Path(__file__).parents[1] / "fixtures" / "made_elsewhere"
 MAPPED = CORPUS / "mapping" / "table.toml"
 IMPORTS = {
-    "aiconfigurator": Options(),
-    "autoheuristic": Options(device="a100"),
-    "ck-tile": Options(device="gfx950"),
-    "csv": Options(device="a100", mapping=MAPPED),
-    "kernel-tuner": Options(),
-    "parquet": Options(device="a100", mapping=MAPPED),
-    "reshard-lines": Options(device="wormhole_b0"),
-    "tt-sweep": Options(device="wormhole_b0"),
-    "ttnn-csv": Options(device="wormhole_b0", values={"func": "exp"}),
+    "aiconfigurator": ImportOptions(),
+    "autoheuristic": ImportOptions(device="a100"),
+    "ck-tile": ImportOptions(device="gfx950"),
+    "csv": ImportOptions(device="a100", mapping=MAPPED),
+    "kernel-tuner": ImportOptions(),
+    "parquet": ImportOptions(device="a100", mapping=MAPPED),
+    "reshard-lines": ImportOptions(device="wormhole_b0"),
+    "tt-sweep": ImportOptions(device="wormhole_b0"),
+    "ttnn-csv": ImportOptions(device="wormhole_b0", values={"func": "exp"}),
 }
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library.registry import FAMILIES, family_named
@@ -32,7 +32,7 @@ PAGED = f"""{HEAD}
 
 def imported(tmp_path, text):
     (tmp_path / "table.csv").write_text(text)
-    return import_files("ttnn-csv", [tmp_path / "table.csv"], tmp_path / "out", Options(device="n150"), lambda _: None)
+    return import_files("ttnn-csv", [tmp_path / "table.csv"], tmp_path / "out", ImportOptions(device="n150"), lambda _: None)
 
 
 def test_a_table_of_heads_is_known_by_its_columns(tmp_path):

@@ -16,7 +16,7 @@ from kerncast.core.progress import QUIET, Progress
 from kerncast.data import schema
 from kerncast.data.dataset import MANIFEST as DATASET
 from kerncast.data.dataset import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files, recognised
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.learning.tables.measurements import label_table
@@ -180,7 +180,7 @@ def _measured(model: Model, path: Path, progress: Progress) -> Model:
         raise
     progress.stage(f"reading the kernels of {path.name}")
     with scratch_folder() as folder:
-        return _of_dataset(model, import_files(name, [path], folder / "pool", Options(device=model.device.name)))
+        return _of_dataset(model, import_files(name, [path], folder / "pool", ImportOptions(device=model.device.name)))
 
 
 def _of_dataset(model: Model, dataset: Dataset) -> Model:

@@ -22,7 +22,7 @@ from kerncast.core.op import Family
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset, DeviceRecord, Source, record_of
-from kerncast.data.formats import Head, Imported, Importer, Options, get_importer, importers, listed
+from kerncast.data.formats import Head, Imported, Importer, ImportOptions, get_importer, importers, listed
 from kerncast.data.skipping import LINE, BadRows, SkippedKind, Skips
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.library import devices
@@ -51,7 +51,7 @@ def import_files(
     format_name: str,
     paths: Sequence[Path],
     out: Path,
-    options: Options,
+    options: ImportOptions,
     report: Callable[[str], None] | None = None,
     strict: bool = False,
     progress: Progress = QUIET,
@@ -90,7 +90,7 @@ def import_files(
     return Dataset.build(out, fill)
 
 
-def _import_one(importer: Importer, path: Path, digest: str, options: Options, gathered: _Gathered) -> list[str]:
+def _import_one(importer: Importer, path: Path, digest: str, options: ImportOptions, gathered: _Gathered) -> list[str]:
     """Read one file; return what to say about it."""
     named = devices.get(options.device) if options.device is not None else None
     software = msgspec.json.encode(dict(sorted(options.software.items()))).decode() if options.software else None
@@ -227,7 +227,7 @@ def _sourced(
     return rows.with_columns(pl.col("source").replace_strict(digests, return_dtype=pl.String)), sources
 
 
-def _read_named(importer: Importer, path: Path, options: Options) -> Iterator[Imported]:
+def _read_named(importer: Importer, path: Path, options: ImportOptions) -> Iterator[Imported]:
     """The tables of one file; an error that does not name the file gets its name."""
     try:
         yield from importer.read(path, options)

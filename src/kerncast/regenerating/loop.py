@@ -28,7 +28,7 @@ from kerncast.core.io.lock import one_writer
 from kerncast.core.op import Family
 from kerncast.core.progress import QUIET, Progress, Stop, never
 from kerncast.data.dataset import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.evaluating.compare import SAME
@@ -238,7 +238,7 @@ def measure(run: FamilyRun) -> Facts | None:
     if (wanted := run.routine.imported) is not None:
         (dataset,) = run.datasets
         if not dataset.exists():
-            options = Options(wanted.device, wanted.software, values=wanted.settings)
+            options = ImportOptions(wanted.device, wanted.software, values=wanted.settings)
             import_files(wanted.format, wanted.paths, dataset, options, run.progress.say)
         rows = Dataset.open(dataset).read(run.family, columns=["device", "status"])
         statuses = dict(sorted(rows["status"].value_counts().iter_rows()))

@@ -13,7 +13,7 @@ import polars as pl
 from kerncast.core.io.quoting import markdown_code, markdown_text, word
 from kerncast.core.progress import Progress
 from kerncast.data.dataset import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.formats.tt_metal import ReshardLines, TtnnCsv
 from kerncast.data.importing import import_files
 from kerncast.data.label_shift import NOT_SUSPECT
@@ -198,7 +198,7 @@ class PublicTable:
 
     def rows(self, file: Path, out: Path, progress: Progress) -> Dataset:
         """The table as a dataset."""
-        options = Options(device=DEVICE, values=self.settings, software=self.software)
+        options = ImportOptions(device=DEVICE, values=self.settings, software=self.software)
         return import_files(self.format, [file], out, options, progress=progress)
 
 

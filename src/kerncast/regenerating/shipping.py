@@ -21,7 +21,7 @@ from kerncast.core.io.atomic import replace_directory, scratch_folder, write_tex
 from kerncast.core.io.quoting import markdown_code, markdown_text
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.formats.aiconfigurator.kinds import KINDS
 from kerncast.data.formats.aiconfigurator.tables import PACKAGE, WHEEL, tables_at
 from kerncast.data.importing import import_files
@@ -194,7 +194,7 @@ class PublicTables:
         held = {kind.name for kind in KINDS.values() if any(rows.family_id == plan.family for rows in kind.rows)}
         if self.aiconfigurator is None or not held & self.kinds:
             raise NotFound(f"there is no table of {' or '.join(sorted(held))}")
-        options = Options(only=(plan.family,), keep_software=(plan.framework,), least_share=LEAST_SHARE)
+        options = ImportOptions(only=(plan.family,), keep_software=(plan.framework,), least_share=LEAST_SHARE)
         data = import_files(FORMAT, [self.aiconfigurator], out, options, progress=progress)
         return data, source_of(self.aiconfigurator)
 

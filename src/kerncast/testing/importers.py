@@ -3,7 +3,7 @@
 class TestMine(ImporterContract):
     format_name = "mine"
     sample = b"m,n,k,us\\n1,2,3,4.5\\n"
-    options = Options(device="a100")
+    options = ImportOptions(device="a100")
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import polars as pl
 
 from kerncast.data import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import KerncastError
 from kerncast.testing import repeats
@@ -244,7 +244,7 @@ class ImporterContract:
 
     format_name: ClassVar[str]
     sample: ClassVar[bytes]
-    options: ClassVar[Options]
+    options: ClassVar[ImportOptions]
 
     def _import(self, folder: Path, content: bytes, name: str = "out") -> Dataset:
         source, notes = folder / "sample", list[str]()

@@ -15,7 +15,7 @@ from kerncast.answering.exporters.project import write_project
 from kerncast.answering.selector import Selector
 from kerncast.core.device import Device
 from kerncast.data import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library.declared.declaration import Values, declared_family, resolve
@@ -55,7 +55,7 @@ def home(tmp_path_factory):
     marker = folder / "ran"
     cache = kernel_tuner_cache([*hostile_labels(marker), LONG])
     (folder / "cache.json").write_text(cache.replace("Some GPU", "Some \\u001b[2J <GPU> \\u202e*/"))
-    import_files("kernel-tuner", [folder / "cache.json"], folder / "data", Options())
+    import_files("kernel-tuner", [folder / "cache.json"], folder / "data", ImportOptions())
     train(folder / "data", folder / "model", RECIPE)
     return folder, marker
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.routines import tiny_routine
 
 from kerncast.core.op import Op, Problem
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library.registry import OPS, Registry
@@ -112,7 +112,7 @@ def test_a_long_label_costs_its_own_row(tmp_path):
         '[problem]\nM = "m"\nN = "n"\nK = "k"\ndtype = { value = "fp16" }\nlayout = { value = "rcr" }\n'
         '[config]\nkernel_source = { value = "other" }\n'
     )
-    found = import_files("csv", [tmp_path / "t.csv"], tmp_path / "out", Options(mapping=tmp_path / "m.toml"))
+    found = import_files("csv", [tmp_path / "t.csv"], tmp_path / "out", ImportOptions(mapping=tmp_path / "m.toml"))
     (kind,) = found.skipped.kinds
     assert (found.rows, kind.rows) == (8, 1)
     assert kind.example.startswith("line 4: ")

@@ -15,7 +15,7 @@ from kerncast.answering.inputs import read_problem_file
 from kerncast.core.io import foreign
 from kerncast.core.io.foreign import VARIABLE, decode_toml
 from kerncast.core.io.parquet import read_parquet, refuse_large_table
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.formats.solutions import read_solutions
 from kerncast.data.formats.table import read_table
 from kerncast.data.importing import head_of, import_files
@@ -71,7 +71,7 @@ def arrays(path):
 
 
 def imported(name):
-    return lambda path: import_files(name, [path], path.with_name("out"), Options())
+    return lambda path: import_files(name, [path], path.with_name("out"), ImportOptions())
 
 
 def mapped(path):

@@ -10,7 +10,7 @@ import pytest
 
 import kerncast
 from kerncast.core.op import Problem
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.library import devices
@@ -50,23 +50,23 @@ def wheel(**members):
 
 
 class TestTable(ImporterContract):
-    format_name, sample, options = "aiconfigurator", parquet(H200), Options()
+    format_name, sample, options = "aiconfigurator", parquet(H200), ImportOptions()
 
 
 class TestWheel(ImporterContract):
-    format_name, sample, options = "aiconfigurator", wheel(gb200=parquet(GB200), h200=parquet(H200)), Options()
+    format_name, sample, options = "aiconfigurator", wheel(gb200=parquet(GB200), h200=parquet(H200)), ImportOptions()
 
 
 def imported(folder, content, options=None, strict=False):
     source = folder / "gemm_perf.parquet"
     source.write_bytes(content)
     out = folder / f"out{len(list(folder.iterdir()))}"
-    return import_files("aiconfigurator", [source], out, options or Options(), strict=strict)
+    return import_files("aiconfigurator", [source], out, options or ImportOptions(), strict=strict)
 
 
 def test_the_code_path_is_the_config_and_rows_that_come_again_are_repeats(tmp_path):
     """One problem, two code paths: two keys. Milliseconds become nanoseconds, framework and version the software."""
-    rows = imported(tmp_path, parquet(H200), Options(software={"driver": "1"})).read("gemm/library")
+    rows = imported(tmp_path, parquet(H200), ImportOptions(software={"driver": "1"})).read("gemm/library")
     assert rows["config.kernel_source"].to_list() == [row[4] for row in H200]
     assert rows["key"].n_unique() == 3
     assert rows["key"][0] == rows["key"][1]
@@ -87,20 +87,20 @@ def test_weight_only_products_are_products_of_two_types(tmp_path):
 
 def test_device_on_the_command_line_fills_a_gap_and_contradicts_nothing(tmp_path):
     """One name cannot stand for several GPUs, nor for one that the table names itself."""
-    rows = imported(tmp_path, parquet(H200, device=pl.lit("NVIDIA X1")), Options(device="b200")).read()
+    rows = imported(tmp_path, parquet(H200, device=pl.lit("NVIDIA X1")), ImportOptions(device="b200")).read()
     assert rows["device"].unique().to_list() == ["b200"]
     for content in (parquet(H200 + GB200), wheel(a=parquet(H200), b=parquet(GB200))):
         with pytest.raises(InvalidValue, match=r"several devices \(NVIDIA GB200, NVIDIA H200\)"):
-            imported(tmp_path, content, Options(device="h200"))
+            imported(tmp_path, content, ImportOptions(device="h200"))
     with pytest.raises(InvalidValue, match="measured on h200, not a100: leave `device` out"):
-        imported(tmp_path, parquet(H200), Options(device="a100"))
+        imported(tmp_path, parquet(H200), ImportOptions(device="a100"))
 
 
 @pytest.mark.parametrize(("main", "again", "asked"), [("NVIDIA H200", "h200", "h200"), ("NVIDIA X1", "NVIDIA X1", "b200")])
 def test_a_damaged_device_cell_costs_its_row_and_not_the_table(tmp_path, main, again, asked):
     """With `device`, too: rows of another spelling of the same GPU and rows without a device stay."""
     rows = [(*row[:2], cell, *row[3:]) for row, cell in zip(H200, [main, "NVIDI\ufffd H2", again, None], strict=True)]
-    dataset = imported(tmp_path, parquet(rows), Options(device=asked))
+    dataset = imported(tmp_path, parquet(rows), ImportOptions(device=asked))
     assert dataset.read().sort("source_line").select("source_line", "device").rows() == [(1, asked), (3, asked), (4, asked)]
     (kind,) = dataset.skipped.kinds
     assert (kind.rows, f"the other rows are of {main}" in kind.kind) == (1, True)
@@ -177,4 +177,4 @@ def test_a_pipe_is_refused(tmp_path):
     with pytest.raises(KerncastError, match=r"gemm_perf\.parquet is a pipe or a device"):
         kerncast.read(tmp_path / "gemm_perf.parquet", out=tmp_path / "out")
     with pytest.raises(KerncastError, match=r"gemm_perf\.parquet is a pipe or a device"):
-        import_files("aiconfigurator", [tmp_path / "gemm_perf.parquet"], tmp_path / "out", Options())
+        import_files("aiconfigurator", [tmp_path / "gemm_perf.parquet"], tmp_path / "out", ImportOptions())

@@ -9,7 +9,7 @@ import pytest
 
 import kerncast
 from kerncast.core import software
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.formats.aiconfigurator.kinds import KINDS
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
@@ -121,11 +121,11 @@ def test_every_kind_is_tried_here():
 
 
 class TestMoe(ImporterContract):
-    format_name, sample, options = "aiconfigurator", content(table("moe", num_tokens=[1, 2])), Options()
+    format_name, sample, options = "aiconfigurator", content(table("moe", num_tokens=[1, 2])), ImportOptions()
 
 
 class TestCollective(ImporterContract):
-    format_name, sample, options = "aiconfigurator", content(table("nccl", message_size=[256, 512])), Options()
+    format_name, sample, options = "aiconfigurator", content(table("nccl", message_size=[256, 512])), ImportOptions()
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_tables_of_other_ops_have_no_option_to_be_set(tmp_path):
     """`import_files` refuses them as the command line does."""
     (tmp_path / "t.csv").write_text("a\n1\n")
     with pytest.raises(InvalidValue, match="`software` takes NAME=VALUE, got 'vllm'"):
-        import_files("csv", [tmp_path / "t.csv"], tmp_path / "out", Options(keep_software=("vllm",)))
+        import_files("csv", [tmp_path / "t.csv"], tmp_path / "out", ImportOptions(keep_software=("vllm",)))
 
 
 def test_a_newer_version_with_few_rows_is_passed_over_on_request(tmp_path):
@@ -355,7 +355,7 @@ def test_a_newer_version_with_few_rows_is_passed_over_on_request(tmp_path):
         )
 
     def versions(**more):
-        options = Options(only=("gemm",), keep_software=("vllm",), **more)
+        options = ImportOptions(only=("gemm",), keep_software=("vllm",), **more)
         data = import_files("aiconfigurator", [tmp_path / "systems"], tmp_path / f"out{len(more)}", options)
         return {device: software.parts(text)["version"] for device, text in data.devices_and_software("gemm/library")}
 

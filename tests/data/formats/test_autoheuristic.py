@@ -7,14 +7,14 @@ import zipfile
 import pytest
 
 import kerncast
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.testing.importers import ImporterContract
 
-A100 = Options(device="a100")
+A100 = ImportOptions(device="a100")
 PRODUCT = "m,k,n,mat1_dtype,mat2_dtype,mat1_stride_0,mat1_stride_1,mat2_stride_0,mat2_stride_1"
 
 
@@ -175,9 +175,9 @@ def test_an_archive_may_hold_several_logs(tmp_path):
 def test_the_device_is_asked_for_and_checked(tmp_path):
     """Capability and shared memory are those of several GPUs: enough to contradict a name, not to give one."""
     with pytest.raises(InvalidValue, match=r"compute capability 8\.0 with 166,912 bytes .* add `device=a100`"):
-        imported(tmp_path, MM, Options())
+        imported(tmp_path, MM, ImportOptions())
     with pytest.raises(InvalidValue, match="but h100 has 232,448 per block: `device` must name the GPU of the log"):
-        imported(tmp_path, MM, Options(device="h100"))
+        imported(tmp_path, MM, ImportOptions(device="h100"))
 
 
 def test_matrices_with_gaps_have_leading_dimensions(tmp_path):

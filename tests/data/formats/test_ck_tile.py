@@ -6,12 +6,12 @@ import json
 import polars as pl
 import pytest
 
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.testing.importers import ImporterContract
 
-GFX950 = Options(device="gfx950")
+GFX950 = ImportOptions(device="gfx950")
 
 
 def gemm_name(
@@ -76,7 +76,7 @@ class TestCsv(ImporterContract):
 
 
 class TestParquet(ImporterContract):
-    format_name, options = "ck-tile", Options()
+    format_name, options = "ck-tile", ImportOptions()
     sample = as_parquet([
         {"op_type": "gemm", "kernel_name": gemm_name(), "m": 64, "n": n, "k": 1024, "latency_ms": 0.0123, "arch": "gfx942"}
         for n in (64, 128, 256)
@@ -153,14 +153,14 @@ def test_one_benchmark_a_list_of_them_and_a_run_are_read_the_same(read):
     ]
     run = {"metadata": {"dtype": "fp16", "layout": "rcr", "arch": "gfx942"}, "problem_sizes": [],
            "results": [{"kernel_config": {"name": gemm_name("mem")}, "benchmarks": entries}]}  # fmt: skip
-    rows, notes = read(json.dumps(run).encode(), Options())
+    rows, notes = read(json.dumps(run).encode(), ImportOptions())
     found = rows["gemm/ck_tile"]
     assert found["status"].to_list() == ["ok", "unsupported", "out_of_memory", "launch_error"]
     assert found["device"].unique().to_list() == ["gfx942"]
     assert found["error"].to_list()[1] == "Arguments not supported!"
     assert any("1 a benchmark must have a kernel's name and sizes" in note for note in notes)
     assert any("gfx942 has several parts (compute units: gfx942 228, mi300x 304, mi325x 304)" in note for note in notes)
-    rows, notes = read(json.dumps(run).encode(), Options(device="MI300X"))
+    rows, notes = read(json.dumps(run).encode(), ImportOptions(device="MI300X"))
     assert rows["gemm/ck_tile"]["device"].unique().to_list() == ["mi300x"]
     assert not any("several parts" in note for note in notes)
     with pytest.raises(InvalidValue, match="measured on gfx942, not gfx950: name one of its parts"):
@@ -267,7 +267,7 @@ def test_an_architecture_without_a_usable_row_does_not_cost_the_others(read, tmp
         {**base, "arch": "gfx950", "tile_m": "wide"}, {**base, "arch": "gfx950", "latency_ms": float("inf")},
         {**base, "arch": "gfx950", "m": 32},
     ])  # fmt: skip
-    rows, notes = read(parquet(tmp_path, table), Options())
+    rows, notes = read(parquet(tmp_path, table), ImportOptions())
     (found,) = rows.values()
     assert found.select("device", "problem.M", "status").rows() == [
         ("gfx950", 64, "ok"), ("gfx950", 64, "launch_error"), ("gfx950", 32, "ok"),
@@ -293,13 +293,13 @@ def test_the_canonical_parquet_is_read_by_architecture(read, tmp_path):
         {**base, "arch": "gfx950"}, {**base, "arch": "gfx942"}, {**base, "arch": "gfx950", "tile_m": 64},
         {**base, "arch": "gfx950", "kernel_name": gemm_name("mem"), "pipeline": "mem", "pad_m": True, "is_valid": False},
     ])  # fmt: skip
-    rows, notes = read(parquet(tmp_path, table), Options())
+    rows, notes = read(parquet(tmp_path, table), ImportOptions())
     found = rows["gemm/ck_tile"]
     assert found.select("device", "status").rows() == [("gfx950", "ok"), ("gfx942", "ok"), ("gfx950", "launch_error")]
     assert found["run_id"].to_list() == ["a"] * 3
     assert any("1 columns must not contradict the kernel's name" in note for note in notes)
     conv = pl.DataFrame([{**row, "op_type": "grouped_conv", "arch": "gfx950", "is_valid": True} for row in CSV_ROWS])
-    rows, _ = read(parquet(tmp_path, conv.rename({"kernel": "kernel_name"}).drop("problem_idx")), Options())
+    rows, _ = read(parquet(tmp_path, conv.rename({"kernel": "kernel_name"}).drop("problem_idx")), ImportOptions())
     assert sum(frame.height for frame in rows.values()) == 4
     for wrong, words in (
         (table.drop("op_type"), "op_type must be one of gemm_universal"),
@@ -311,7 +311,7 @@ def test_the_canonical_parquet_is_read_by_architecture(read, tmp_path):
         (table.with_columns(arch=pl.lit("gfx1")), "arch 'gfx1' is not known here: add `device` NAME"),
     ):
         with pytest.raises((BadFile, InvalidValue), match=words):
-            read(parquet(tmp_path, wrong), Options())
+            read(parquet(tmp_path, wrong), ImportOptions())
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_files_without_anything_to_read_are_refused_with_the_rule(read, content,
     with pytest.raises(BadFile, match=words):
         read(content)
     with pytest.raises(InvalidValue, match="`constants` and `mapping` do not apply"):
-        read(LOG, Options(device="gfx950", values={"func": "exp"}))
+        read(LOG, ImportOptions(device="gfx950", values={"func": "exp"}))
 
 
 def test_latency_and_rate_are_two_readings_of_one_time(read):

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 import kerncast
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.testing.importers import ImporterContract
 
@@ -43,7 +43,7 @@ SAMPLE = dataset(mm={shape(): [timed(0.0123), timed(0.0145, block_m=32, group_m=
 class TestDiode(ImporterContract):
     format_name = "diode"
     sample = json.dumps(SAMPLE, indent=2).encode()
-    options = Options(device="h100")
+    options = ImportOptions(device="h100")
 
 
 def read(tmp_path, data, encode=lambda data: json.dumps(data).encode(), name="out", **options):

@@ -7,7 +7,7 @@ import random
 import pytest
 
 import kerncast
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.testing import repeats
 from kerncast.testing.importers import ImporterContract
@@ -87,7 +87,7 @@ class TestListedFile(ImporterContract):
 
     format_name = "inductor"
     sample = json.dumps(LISTED, indent=4).encode()
-    options = Options(device="h100", values={"dtype": "fp16", "layout": "rrr"})
+    options = ImportOptions(device="h100", values={"dtype": "fp16", "layout": "rrr"})
 
 
 def read(tmp_path, text, name="out", device="h100", **options):

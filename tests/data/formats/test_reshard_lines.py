@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library.families.single import reshard_single
@@ -27,7 +27,7 @@ SAMPLE = HEADER + line("8x8", "1x1", 36.25, 459.0) + line("8x7", "5x7", 20.0, -6
 def rows_of(tmp_path: Path, text: str | bytes, name="lines.csv", device=None, strict=True, **values):
     source, notes = tmp_path / name, []
     source.write_bytes(text if isinstance(text, bytes) else text.encode())
-    out, options = tmp_path / f"{name}.d", Options(device, values=values)
+    out, options = tmp_path / f"{name}.d", ImportOptions(device, values=values)
     dataset = import_files("reshard-lines", [source], out, options, notes.append, strict)
     return dataset.read(reshard_single).with_columns(
         tiles=pl.col("problem.height_tiles") * pl.col("problem.width_tiles")
@@ -35,7 +35,7 @@ def rows_of(tmp_path: Path, text: str | bytes, name="lines.csv", device=None, st
 
 
 class TestReshardLines(ImporterContract):
-    format_name, sample, options = "reshard-lines", SAMPLE.encode(), Options(device="wormhole_b0")
+    format_name, sample, options = "reshard-lines", SAMPLE.encode(), ImportOptions(device="wormhole_b0")
 
     def test_every_row_remembers_its_file_and_line(self, tmp_path: Path) -> None:
         """One line of the file makes many rows: each names the line that it lies on."""

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.testing.importers import ImporterContract
 
-WORMHOLE = Options(device="wormhole_b0")
+WORMHOLE = ImportOptions(device="wormhole_b0")
 KERNEL = "DEVICE KERNEL DURATION [ns]"
 
 
@@ -150,7 +150,7 @@ def test_the_vectors_are_found_beside_the_results_or_named(read, write, tmp_path
         read(path, options)[0]["reshard/single"].sort("time_ns").select("problem.height_tiles", "time_ns").rows()
         for path, options in (
             (inside, WORMHOLE), (tmp_path / "s/results_export", WORMHOLE), (tmp_path / "s", WORMHOLE),
-            (alone, Options(device="wormhole_b0", values={"vectors": str(named)})),
+            (alone, ImportOptions(device="wormhole_b0", values={"vectors": str(named)})),
         )
     ]  # fmt: skip
     assert tables == [[(4, 5.0), (8, 7.0)]] * 4
@@ -159,9 +159,9 @@ def test_the_vectors_are_found_beside_the_results_or_named(read, write, tmp_path
     ):
         read(alone)
     with pytest.raises(InvalidValue, match="there is no file nowhere"):
-        read(alone, Options(device="wormhole_b0", values={"vectors": "nowhere"}))
+        read(alone, ImportOptions(device="wormhole_b0", values={"vectors": "nowhere"}))
     with pytest.raises(InvalidValue, match="`constants` func does not apply"):
-        read(alone, Options(device="wormhole_b0", values={"func": "exp"}))
+        read(alone, ImportOptions(device="wormhole_b0", values={"func": "exp"}))
     with pytest.raises(BadFile, match="there is no results file in it"):
         read(tmp_path / "s/vectors_export")
 
@@ -249,7 +249,7 @@ def test_json_beyond_what_can_be_read_is_refused_with_its_line(tmp_path, write, 
     vectors = write("v.json", {"suite": {"a": {"x": "@"}}})
     vectors.write_text(vectors.read_text().replace('"@"', value))
     with pytest.raises(BadFile, match=r"v\.json is not a vectors file"):
-        read(write("ok.json", [result("a")]), Options(device="wormhole_b0", values={"vectors": str(vectors)}))
+        read(write("ok.json", [result("a")]), ImportOptions(device="wormhole_b0", values={"vectors": str(vectors)}))
 
 
 def test_the_spread_of_several_runs_is_kept_as_noise(read, write):

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from kerncast.data import Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.formats.tt_metal.writing import write_vectors
 from kerncast.data.importing import import_files
 from kerncast.errors import InvalidValue, KerncastError
@@ -111,7 +111,7 @@ def test_what_is_written_is_imported_again_with_its_deviation_and_runs(tmp_path)
         "1 invalid vectors were left out, as the framework does",
         "1 rows with the status crash are written as FAIL_CRASH_HANG",
     )
-    again = import_files("tt-sweep", [tmp_path / "out"], tmp_path / "again", Options(device="wormhole_b0")).read()
+    again = import_files("tt-sweep", [tmp_path / "out"], tmp_path / "again", ImportOptions(device="wormhole_b0")).read()
     told = [*PROBLEM, "status", "time_ns", "time_ns_std", "samples", "started_at"]
     ran = pl.col("status") != "not_run"
     expected = rows.filter(pl.col("status") != "invalid").with_columns(
@@ -128,7 +128,7 @@ def test_repeats_are_results_of_one_vector(tmp_path):
     rows = rows_of(count=3, grids=((1, 2, 8, 8),))
     twice = pl.concat([rows, rows.with_columns(pl.col("time_ns") + 1.0)])
     assert written(dataset_of(tmp_path / "d", twice), tmp_path / "out")[1:3] == (3, 6)
-    assert import_files("tt-sweep", [tmp_path / "out"], tmp_path / "again", Options(device="wormhole_b0")).rows == 6
+    assert import_files("tt-sweep", [tmp_path / "out"], tmp_path / "again", ImportOptions(device="wormhole_b0")).rows == 6
 
 
 def test_vectors_are_those_of_a_generated_sweep(tmp_path):

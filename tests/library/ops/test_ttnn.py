@@ -8,7 +8,7 @@ from kerncast.answering.request import JsonRefused, RequestReader
 from kerncast.core.expr import Namespace
 from kerncast.core.op import Op, Problem
 from kerncast.core.parameters import Categorical, Int, JsonField
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import InvalidValue
 from kerncast.library import devices
@@ -212,6 +212,6 @@ HEADS_TABLE = "\n".join([
 def test_a_table_of_concatenate_heads_is_known_by_its_output_columns(tmp_path):
     """Its shape by name; an output where the input lies is written as such."""
     (tmp_path / "heads.csv").write_text(HEADS_TABLE)
-    rows = import_files("ttnn-csv", [tmp_path / "heads.csv"], tmp_path / "d", Options(device="n150")).read()
+    rows = import_files("ttnn-csv", [tmp_path / "heads.csv"], tmp_path / "d", ImportOptions(device="n150")).read()
     assert rows["problem.out_buffer"].to_list() == ["input", "l1"]
     assert rows.row(0, named=True)["problem.heads"] == 32

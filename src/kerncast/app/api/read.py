@@ -19,7 +19,7 @@ from kerncast.core.op import Family
 from kerncast.core.software import EXACTLY
 from kerncast.data.dataset import MANIFEST as DATASET_FILE
 from kerncast.data.dataset import Dataset
-from kerncast.data.formats import Options, get_importer
+from kerncast.data.formats import ImportOptions, get_importer
 from kerncast.data.formats.table import PROVENANCE, TIME, write_mapping
 from kerncast.data.importing import import_files, recognised
 from kerncast.data.row_checks import IMPORTED_ROWS, isolated_rows, isolated_sentence
@@ -61,7 +61,7 @@ def _imported(frame: Frame, family: Family | str | None) -> Path:
                            "with `kerncast.read(frame, device=…)`")  # fmt: skip
     path, mapping = found
     with said_of_frames([path]):
-        return import_files("parquet", [path], place_of(None, "dataset"), Options(mapping=mapping), strict=True).path
+        return import_files("parquet", [path], place_of(None, "dataset"), ImportOptions(mapping=mapping), strict=True).path
 
 
 @contextmanager
@@ -228,7 +228,7 @@ def read(
         None if mapping is None else given_path(mapping, "`mapping`: a TOML file", "write it to one, see docs/tables.md")
     )
     kept, stated = _kept_and_stated(software)
-    options = Options(
+    options = ImportOptions(
         device, named_values(stated, "software"), described, named_values(constants, "constants"), only=split_texts(only),
         devices=split_texts(devices), keep_software=kept,
     )  # fmt: skip

@@ -26,7 +26,7 @@ from kerncast.core.device import Device
 from kerncast.core.io.arguments import Help, given_path, listed, split_texts
 from kerncast.core.io.atomic import scratch_folder
 from kerncast.data.dataset import MANIFEST, Dataset
-from kerncast.data.formats import Options
+from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files, recognised
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import BadFile, InvalidValue
@@ -242,7 +242,7 @@ def _imported(path: Path, out: Path, device: Device | str | Path | None) -> Path
         raise InvalidValue(
             f"{path} is not a table that is recognised: make a dataset of it with `kerncast import`, and train with that"
         ) from error
-    dataset: Dataset = import_files(format_name, [path], out, Options(device=named))
+    dataset: Dataset = import_files(format_name, [path], out, ImportOptions(device=named))
     if not dataset.rows:
         raise BadFile(f"{path} has no rows: there is nothing to learn from")
     return dataset.path

@@ -27,7 +27,7 @@ COLUMNS_SHOWN = 40
 
 
 @dataclass(frozen=True)
-class Options:
+class ImportOptions:
     """What a file does not say about itself."""
 
     device: str | None = None
@@ -90,7 +90,7 @@ class Importer:
     selects: bool = False
     """Whether it heeds `only`, `devices` and `keep_software`."""
 
-    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+    def read(self, path: Path, options: ImportOptions) -> Iterator[Imported]:
         """Read the rows of one file (or of a directory, if the format is one)."""
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ def numbered_after(table: Imported, before: int) -> Imported:
     return replace(table, rows=table.rows.with_columns(pl.col(LINE) + before), extra=extra)
 
 
-def measured_on(device: Device, options: Options) -> Device:
+def measured_on(device: Device, options: ImportOptions) -> Device:
     """The device that a file names itself; the command line must not contradict it."""
     asked = devices.get(options.device) if options.device is not None else None
     return devices.agreed(device, asked) or device

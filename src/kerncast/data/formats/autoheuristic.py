@@ -22,7 +22,7 @@ import polars as pl
 from kerncast.core import dtypes
 from kerncast.core.io.foreign import JSON, decode_json, guarded, refuse_large_members
 from kerncast.core.op import Family
-from kerncast.data.formats import Head, Imported, Importer, Options, extra_columns, numbered_after
+from kerncast.data.formats import Head, Imported, Importer, ImportOptions, extra_columns, numbered_after
 from kerncast.data.schema import Status
 from kerncast.data.skipping import Skips
 from kerncast.data.tables import LINE, plain_text, refuse_cells, respelled, whole_numbers
@@ -287,7 +287,7 @@ class AutoHeuristic(Importer):
         first = head.text.partition("\n")[0]
         return first.startswith("{") and '"numerical_features"' in first
 
-    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+    def read(self, path: Path, options: ImportOptions) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
             raise InvalidValue("an AutoHeuristic log names its own columns: `constants` and `mapping` do not apply to it")
         before = 0

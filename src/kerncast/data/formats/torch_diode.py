@@ -26,7 +26,7 @@ import polars as pl
 from kerncast.core.device import Device
 from kerncast.core.io.foreign import JSON, decode_json, guarded, key_rule, load_document
 from kerncast.data.choices import OPS, ChoiceTarget, LeftOutChoices, Solution, TritonTile, of_tile, require_triton
-from kerncast.data.formats import Head, Imported, Importer, Options, measured_on
+from kerncast.data.formats import Head, Imported, Importer, ImportOptions, measured_on
 from kerncast.data.formats.inductor import settings
 from kerncast.data.schema import Status
 from kerncast.data.skipping import LINE, BadRows, Skips, bad_row
@@ -161,7 +161,7 @@ class Diode(Importer):
     def recognises(self, head: Head) -> bool:
         return "timed_configs" in head.text and "hardware" in head.text
 
-    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+    def read(self, path: Path, options: ImportOptions) -> Iterator[Imported]:
         if options.mapping is not None:
             raise InvalidValue("a torch-diode dataset names its own parameters: `mapping` does not apply to it")
         fixed = settings(options.values, SETTABLE)
@@ -310,7 +310,7 @@ def _label(item: Mapping[str, Any], line: int) -> dict[str, Any]:
     return {"time_ns": time * 1e6, "status": str(Status.OK), "error": None}
 
 
-def _device(hardware: str, options: Options) -> Device | None:
+def _device(hardware: str, options: ImportOptions) -> Device | None:
     """The device that a file names; `device` must not contradict it, and says which one an unknown name means."""
     told = None if devices.plain(hardware) in NAMELESS else devices.named(hardware)
     if told is not None:

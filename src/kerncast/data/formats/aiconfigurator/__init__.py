@@ -20,9 +20,9 @@ from kerncast.core.io.foreign import guarded
 from kerncast.core.io.parquet import parquet_columns, scan_parquet
 from kerncast.core.software import matching
 from kerncast.data import filters
-from kerncast.data.formats import Head, Imported, Importer, Options, numbered_after
+from kerncast.data.formats import Head, Imported, Importer, ImportOptions, numbered_after
 from kerncast.data.formats.aiconfigurator import tables as places
-from kerncast.data.formats.aiconfigurator.kinds import KINDS, Kind, TableRows
+from kerncast.data.formats.aiconfigurator.kinds import KINDS, Kind, KindRows
 from kerncast.data.formats.aiconfigurator.tables import (
     SUFFIX,
     Place,
@@ -44,7 +44,7 @@ LEFT_OUT_SHOWN = 50
 IDENTITY = ("device", "framework", "version")
 ROWS = "rows"
 
-Wanted = Mapping[str, tuple[TableRows, ...]]
+Wanted = Mapping[str, tuple[KindRows, ...]]
 """The kinds to read, each with the families to keep of it."""
 
 
@@ -64,7 +64,7 @@ class AiConfigurator(Importer):
         columns = set(head.columns)
         return {"framework", "kernel_source"} <= columns and any(columns.issuperset(kind.needed) for kind in KINDS.values())
 
-    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+    def read(self, path: Path, options: ImportOptions) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
             raise InvalidValue("an AIConfigurator table names its own columns: `constants` and `mapping` do not apply to it")
         if options.device is not None and (options.devices or options.keep_software):
@@ -114,7 +114,7 @@ def _said(note: str, of: Sequence[Place]) -> str:
 
 
 def _rows(
-    table: pl.DataFrame, place: Place, kind: Kind, wanted: tuple[TableRows, ...], options: Options, before: int
+    table: pl.DataFrame, place: Place, kind: Kind, wanted: tuple[KindRows, ...], options: ImportOptions, before: int
 ) -> Iterator[Imported]:
     """The rows of one table. In a folder each file counts its own lines; the tables of an archive are numbered through."""
     own = _own_devices(table) if options.device is not None else {}
@@ -137,7 +137,7 @@ def _wanted(only: Iterable[str]) -> Wanted:
     every = {kind.name: kind.rows for kind in KINDS.values()}
     names = {kind.name for kind in KINDS.values()}
     names |= {name for rows in every.values() for row in rows for name in (row.family_id, row.family_id.partition("/")[0])}
-    found: dict[str, tuple[TableRows, ...]] = {}
+    found: dict[str, tuple[KindRows, ...]] = {}
     for name in only:
         if name not in names:
             raise NotFound.named("op or table", name, names)
@@ -211,7 +211,7 @@ def _kind_of_file(file: Path, place: Place) -> Kind:
     return min(KINDS.values(), key=misfit)
 
 
-def _newest(tables: Tables, known: list[tuple[Place, Kind]], options: Options) -> dict[str, filters.SoftwareRows]:
+def _newest(tables: Tables, known: list[tuple[Place, Kind]], options: ImportOptions) -> dict[str, filters.SoftwareRows]:
     """By kind, the rows of the software that is asked for: on each device the newest version. Kinds without it are left out."""
     if not options.keep_software:
         return {}
@@ -244,7 +244,7 @@ def _newest(tables: Tables, known: list[tuple[Place, Kind]], options: Options) -
     return found
 
 
-def _full(counts: Mapping[tuple[str, str | None], int], options: Options) -> set[tuple[str, str | None]]:
+def _full(counts: Mapping[tuple[str, str | None], int], options: ImportOptions) -> set[tuple[str, str | None]]:
     """The pairs of device and software without those that have too few rows, of what is asked for, on their device."""
     asked = {pair for pair in counts if any(matching(name, [pair[1] or ""]) for name in options.keep_software)}
     most: dict[str, int] = {}
@@ -254,7 +254,7 @@ def _full(counts: Mapping[tuple[str, str | None], int], options: Options) -> set
 
 
 def _only_asked(
-    table: pl.DataFrame, kind: Kind, kept: set[str], newest: filters.SoftwareRows | None, options: Options
+    table: pl.DataFrame, kind: Kind, kept: set[str], newest: filters.SoftwareRows | None, options: ImportOptions
 ) -> pl.DataFrame:
     """The rows of the devices and the software that are asked for."""
     if not kept and newest is None:
@@ -294,7 +294,7 @@ def _with_place(table: pl.DataFrame, place: Place) -> tuple[pl.DataFrame, list[s
 
 
 def _converted(
-    table: pl.DataFrame, kind: Kind, wanted: tuple[TableRows, ...], options: Options, own: Mapping[str, str]
+    table: pl.DataFrame, kind: Kind, wanted: tuple[KindRows, ...], options: ImportOptions, own: Mapping[str, str]
 ) -> list[Imported]:
     table = checked(table, kind)
     if own:

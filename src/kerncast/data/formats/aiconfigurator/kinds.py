@@ -46,7 +46,7 @@ def text(name: str, default: Default = None, only: str = "", words: str = "") ->
 
 
 @dataclass(frozen=True, eq=False)
-class TableRows:
+class KindRows:
     """What the rows of a table, or some of them, become."""
 
     family_id: str
@@ -84,7 +84,7 @@ class Kind:
     ops: Mapping[str, str]
     """What `op_name` may be, and what that means where rows of one kind are of several."""
     columns: tuple[TableColumn, ...]
-    rows: tuple[TableRows, ...]
+    rows: tuple[KindRows, ...]
     framework: str | None = None
     """The program whose `version` it is, where that is not the framework's."""
     unused: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ def _library(
     types: Mapping[str, str], framework: str | None = None, unused: tuple[str, ...] = (),
 ) -> Kind:  # fmt: skip
     """A kind whose rows are all of one op, which has one family, `library`."""
-    rows = (TableRows(f"{op}/library", problem, types),)
+    rows = (KindRows(f"{op}/library", problem, types),)
     return Kind(name, {ops: ""} if isinstance(ops, str) else ops, columns, rows, framework, unused)
 
 
@@ -188,8 +188,8 @@ def _recurrent(name: str, heads: Mapping[str, str], channels: pl.Expr, unused: t
     convolution: Problem = {**shared, "channels": channels, "width": "d_conv"}
     states: Problem = {**shared, **heads, "kind": pl.lit(name), "state_dtype": pl.lit("fp32")}
     rows = (
-        TableRows("causal_conv/library", convolution, chosen=_IS_CONVOLUTION),
-        TableRows("linear_attention/library", states),
+        KindRows("causal_conv/library", convolution, chosen=_IS_CONVOLUTION),
+        KindRows("linear_attention/library", states),
     )
     return Kind(name, {name: ""}, columns, rows, unused=("num_tokens", *unused))
 
@@ -214,10 +214,10 @@ _KINDS = (
         {"gemm": ""},
         (text("gemm_dtype"), whole("m"), whole("n"), whole("k")),
         (
-            TableRows("mixed_mm/library", {**_PRODUCT, "dtype": pl.lit("bf16")}, {"b_dtype": "gemm_dtype"}, _WEIGHT_ONLY,
+            KindRows("mixed_mm/library", {**_PRODUCT, "dtype": pl.lit("bf16")}, {"b_dtype": "gemm_dtype"}, _WEIGHT_ONLY,
                       col("gemm_dtype").is_in(list(_WEIGHT_ONLY))),
             # SmoothQuant multiplies int8 by int8.
-            TableRows("gemm/library", _PRODUCT, {"dtype": "gemm_dtype"}, {"sq": "int8"}),
+            KindRows("gemm/library", _PRODUCT, {"dtype": "gemm_dtype"}, {"sq": "int8"}),
         ),
     ),
     _library("context_attention", "context_attention", _ATTENTION, "attention_context",

@@ -16,8 +16,8 @@ import polars as pl
 from kerncast.core.io.atomic import scratch_folder
 from kerncast.core.io.foreign import guarded, refuse_large_members
 from kerncast.core.software import FRAMEWORK, VERSION, framework
-from kerncast.data.formats import Imported, Options, extra_columns
-from kerncast.data.formats.aiconfigurator.kinds import Kind, TableRows
+from kerncast.data.formats import Imported, ImportOptions, extra_columns
+from kerncast.data.formats.aiconfigurator.kinds import Kind, KindRows
 from kerncast.data.skipping import BadRows, shortened
 from kerncast.data.tables import LINE, as_type, read_parquet_table, refuse_cells, respelled
 from kerncast.errors import BadFile, NotFound
@@ -164,7 +164,7 @@ def checked(table: pl.DataFrame, kind: Kind) -> pl.DataFrame:
     return table
 
 
-def translated(table: pl.DataFrame, kind: Kind, wanted: tuple[TableRows, ...], options: Options) -> Iterator[Imported]:
+def translated(table: pl.DataFrame, kind: Kind, wanted: tuple[KindRows, ...], options: ImportOptions) -> Iterator[Imported]:
     """The rows of a checked table, by family."""
     extra = extra_columns(table, (*TEXTS, *kind.known))
     left = table
@@ -183,7 +183,7 @@ def translated(table: pl.DataFrame, kind: Kind, wanted: tuple[TableRows, ...], o
         yield Imported(rows.family, described, extra=extra)
 
 
-def _dtypes(table: pl.DataFrame, rows: TableRows, parameter: str, column: str) -> pl.Expr:
+def _dtypes(table: pl.DataFrame, rows: KindRows, parameter: str, column: str) -> pl.Expr:
     """The element types of a column; those that the family does not take are refused."""
     meant = {said: rows.dtype(parameter, said) for said in table[column].unique().sort()}
     unknown = [said for said, found in meant.items() if found is None]
@@ -192,7 +192,7 @@ def _dtypes(table: pl.DataFrame, rows: TableRows, parameter: str, column: str) -
     return pl.col(column).replace_strict(meant, return_dtype=pl.String)
 
 
-def _kernel_sources(table: pl.DataFrame, rows: TableRows) -> dict[str, pl.Expr]:
+def _kernel_sources(table: pl.DataFrame, rows: KindRows) -> dict[str, pl.Expr]:
     """The config. An unknown code path becomes `other`, with its name as the backend."""
     known = rows.names_of("kernel_source")
     source = pl.col("kernel_source")
@@ -209,7 +209,7 @@ def _kernel_sources(table: pl.DataFrame, rows: TableRows) -> dict[str, pl.Expr]:
     }
 
 
-def _software(table: pl.DataFrame, kind: Kind, options: Options) -> pl.Expr:
+def _software(table: pl.DataFrame, kind: Kind, options: ImportOptions) -> pl.Expr:
     """Framework and version as JSON, with what the caller adds; null if nothing is known."""
     texts = {}
     for said, version in table.select("framework", "version").unique().rows():

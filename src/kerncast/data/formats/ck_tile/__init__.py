@@ -21,7 +21,7 @@ from kerncast.core.io.foreign import JSON
 from kerncast.core.op import Family
 from kerncast.core.parameters import Categorical, Int, Parameter, Value
 from kerncast.data import schema
-from kerncast.data.formats import Head, Imported, Importer, Options, extra_columns, measured_on
+from kerncast.data.formats import Head, Imported, Importer, ImportOptions, extra_columns, measured_on
 from kerncast.data.formats.ck_tile.text import COLUMNS, frame_of, read_text, timed
 from kerncast.data.skipping import Skips
 from kerncast.data.tables import LINE, as_type, plain_text, read_csv_text, read_parquet_table, respelled
@@ -155,7 +155,7 @@ class CkTileBenchmarks(Importer):
             return False
         return head.header >= CONV_CSV or '"perf_result"' in head.text or '"kernel_config"' in head.text
 
-    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+    def read(self, path: Path, options: ImportOptions) -> Iterator[Imported]:
         if options.values or options.mapping is not None:
             raise InvalidValue("CK Tile's files name everything themselves: `constants` and `mapping` do not apply to them")
         with path.open("rb") as file:
@@ -173,7 +173,7 @@ class CkTileBenchmarks(Importer):
             notes = ()
 
 
-def _from_text(path: Path, options: Options, padded: Counter[str]) -> Found:
+def _from_text(path: Path, options: ImportOptions, padded: Counter[str]) -> Found:
     text = plain_text(JSON.read(path)).replace("\r\n", "\n")
     header = {cell.strip().casefold() for cell in text.partition("\n")[0].split(",")}
     if "kernel" in header and len(header & {name.casefold() for name in CONV_SIZES}) * 2 >= len(CONV_SIZES):
@@ -200,7 +200,7 @@ class UnknownArch(InvalidValue):
     """An architecture without a profile, and no device was named."""
 
 
-def _device(arch: str | None, options: Options) -> Device | None:
+def _device(arch: str | None, options: ImportOptions) -> Device | None:
     """The device of an architecture; the command line must not contradict it."""
     if arch is None:
         return None
@@ -352,7 +352,7 @@ ARCH: dict[str, type[pl.DataType]] = {"arch": pl.String}
 TOLD_TYPES = {f"{TOLD}{name}": schema.column_type(ck_tile.config.parameters[name]) for name in CONFIG_COLUMNS}
 
 
-def _from_parquet(path: Path, options: Options, padded: Counter[str]) -> Found:
+def _from_parquet(path: Path, options: ImportOptions, padded: Counter[str]) -> Found:
     """The table that CK's heuristics train on: one op, and a column that names the architecture."""
     skips = options.skips
     table = respelled(read_parquet_table(path), ("kernel_name", "measured_tflops", "op_type", "arch"))

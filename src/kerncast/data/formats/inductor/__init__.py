@@ -20,7 +20,7 @@ from kerncast.core.io.foreign import JSON, load_json
 from kerncast.core.op import Family
 from kerncast.core.parameters import Value
 from kerncast.data import schema
-from kerncast.data.formats import Head, Imported, Importer, Options, measured_on
+from kerncast.data.formats import Head, Imported, Importer, ImportOptions, measured_on
 from kerncast.data.formats.inductor.logs import (
     CPP,
     Autotune,
@@ -155,7 +155,7 @@ class InductorLogs(Importer):
         listed = head.text.lstrip().startswith("[") and '"kernel_type"' in head.text and '"time"' in head.text
         return is_text_log(head.text) or is_choice_line(first) or listed
 
-    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+    def read(self, path: Path, options: ImportOptions) -> Iterator[Imported]:
         if options.mapping is not None:
             raise InvalidValue("a log of Inductor names its own parameters: `mapping` does not apply to it")
         found = _Sorted(settings(options.values, SETTABLE), options)
@@ -164,7 +164,7 @@ class InductorLogs(Importer):
         yield from found.tables()
 
 
-def _autotunes(data: bytes, options: Options) -> Iterator[Autotune]:
+def _autotunes(data: bytes, options: ImportOptions) -> Iterator[Autotune]:
     text = data.decode("utf-8", "replace").removeprefix("\ufeff")
     beginning = text.lstrip()
     if is_choice_line(beginning.partition("\n")[0]):
@@ -191,7 +191,7 @@ class _Sorted:
     """Rows by family and device, and what was left out, while a log is read."""
 
     fixed: Mapping[str, Any]
-    options: Options
+    options: ImportOptions
     rows: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
     known: dict[str, Device] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)

@@ -35,7 +35,7 @@ import msgspec
 from kerncast.core.io.atomic import drafted, write_bytes
 from kerncast.core.op import Family
 from kerncast.data.dataset import Dataset
-from kerncast.data.formats import Head, Imported, Importer, Options, rows_to_write
+from kerncast.data.formats import Head, Imported, Importer, ImportOptions, rows_to_write
 from kerncast.data.formats.kernel_tuner.attempts import (
     COLUMN_PREFIX,
     OWN,
@@ -266,7 +266,7 @@ class T4(Importer):
         text = head.text.lstrip()
         return text.startswith("{") and all(f'"{name}"' in text for name in ("results", "configuration", "invalidity"))
 
-    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+    def read(self, path: Path, options: ImportOptions) -> Iterator[Imported]:
         yield imported(t4_of(entries_of(path, ("results",), options), options.skips), options)
 
     def write(self, dataset: Dataset, out: Path, family: str | None, where: Sequence[str]) -> list[Path]:
@@ -331,7 +331,7 @@ class KernelTuner(Importer):
     def recognises(self, head: Head) -> bool:
         return head.text.lstrip().startswith("{") and '"tune_params_keys"' in head.text
 
-    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+    def read(self, path: Path, options: ImportOptions) -> Iterator[Imported]:
         found = entries_of(path, ("cache", "results"), options)
         tuned = _plain(found, options.skips) if found.name == "cache" else t4_of(found, options.skips)
         yield imported(tuned, options)

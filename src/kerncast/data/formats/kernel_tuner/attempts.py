@@ -20,7 +20,7 @@ import polars as pl
 from kerncast.core.device import Device
 from kerncast.core.io.foreign import GZIP, JSON, guarded, gunzip_beginning, key_rule
 from kerncast.core.op import Family
-from kerncast.data.formats import Imported, Options
+from kerncast.data.formats import Imported, ImportOptions
 from kerncast.data.json_entries import Entries, read_unclosed
 from kerncast.data.schema import MEASURED
 from kerncast.data.skipping import BadRows, Skips, bad_row
@@ -99,7 +99,7 @@ def restored(said: Mapping[str, Any], line: int) -> dict[str, Any]:
     return {**dict.fromkeys(RESTORED), **found} if found else {}
 
 
-def entries_of(path: Path, names: tuple[str, ...], options: Options) -> Entries:
+def entries_of(path: Path, names: tuple[str, ...], options: ImportOptions) -> Entries:
     """The entries of a file, each with its line; damaged ones are skipped."""
     unknown = sorted(set(options.values) - {"op"})
     if unknown or options.mapping is not None:
@@ -114,7 +114,7 @@ def entries_of(path: Path, names: tuple[str, ...], options: Options) -> Entries:
     return found
 
 
-def imported(tuned: Tuned, options: Options) -> Imported:
+def imported(tuned: Tuned, options: ImportOptions) -> Imported:
     """The rows of a file: of the installed family that it was written for, else of an op that is drafted from it."""
     tuned = without_long_labels(tuned, options.skips)
     own = tuned.written_for

@@ -47,7 +47,7 @@ from kerncast.core.op import Family
 from kerncast.core.parameters import Categorical, Parameter
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
-from kerncast.data.formats import Imported, Importer, Options, extra_columns, listed, rows_to_write
+from kerncast.data.formats import Imported, Importer, ImportOptions, extra_columns, listed, rows_to_write
 from kerncast.data.formats.table.columns import OPEN, times_of
 from kerncast.data.skipping import Skips, shortened
 from kerncast.data.tables import LINE, read_csv_text, read_parquet_table, refuse_cells, refuse_rows, respelled
@@ -266,7 +266,7 @@ def _label(table: pl.DataFrame, time: Time, given: pl.Series | None, notes: list
     return {"time_ns": scaled.set(failed, None), "status": status}
 
 
-def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> list[Imported]:
+def map_table(table: pl.DataFrame, mapping: Mapping, options: ImportOptions) -> list[Imported]:
     """Apply a mapping to a table, one result per device. A column that it does not mention is kept as an extra one.
 
     A column that the mapping names must be there, unless it only says how a row was measured. Without the status, failed rows
@@ -315,7 +315,7 @@ def map_table(table: pl.DataFrame, mapping: Mapping, options: Options) -> list[I
     return found
 
 
-def _devices(table: pl.DataFrame, cell: Cell, options: Options) -> dict[str, Device]:
+def _devices(table: pl.DataFrame, cell: Cell, options: ImportOptions) -> dict[str, Device]:
     """The device that each text of a column means, in the order of the rows."""
     assert cell.column is not None
     if cell.column not in table.columns:
@@ -390,7 +390,7 @@ class Csv(Importer):
     name = "csv"
     doc = "any CSV table, with `mapping` FILE.toml (draft one with `guess`)"
 
-    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+    def read(self, path: Path, options: ImportOptions) -> Iterator[Imported]:
         mapping = read_mapping(options.mapping)
         table = read_csv_text(path, options.skips)
         yield from options.skips.convert(table, lambda rows: map_table(rows, mapping, options))
@@ -405,7 +405,7 @@ class Parquet(Importer):
     name = "parquet"
     doc = "any parquet table, with `mapping` FILE.toml (draft one with `guess`)"
 
-    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+    def read(self, path: Path, options: ImportOptions) -> Iterator[Imported]:
         mapping = read_mapping(options.mapping)
         yield from options.skips.convert(read_parquet_table(path), lambda rows: map_table(rows, mapping, options))
 

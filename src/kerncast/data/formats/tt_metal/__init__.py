@@ -25,7 +25,7 @@ from kerncast.core.op import Family
 from kerncast.core.parameters import Value
 from kerncast.data import schema
 from kerncast.data.dataset import Dataset
-from kerncast.data.formats import Head, Imported, Importer, Options
+from kerncast.data.formats import Head, Imported, Importer, ImportOptions
 from kerncast.data.formats.tt_metal.tables import ReshardLines, TtnnCsv
 from kerncast.data.formats.tt_metal.vectors import (
     KERNEL_NS,
@@ -71,7 +71,7 @@ class TtSweep(Importer):
             return any(name.startswith(RESULTS) for name in head.names) or head.path.name.startswith(RESULTS)
         return '"input_hash"' in head.text and '"status"' in head.text
 
-    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+    def read(self, path: Path, options: ImportOptions) -> Iterator[Imported]:
         unknown = sorted(set(options.values) - {"vectors"})
         if unknown or options.mapping is not None:
             what = f"`constants` {unknown[0]}" if unknown else "`mapping`"

@@ -24,7 +24,7 @@ from kerncast.core.device import Device
 from kerncast.core.io.atomic import scratch_folder
 from kerncast.core.io.foreign import guarded, gunzip_to
 from kerncast.core.op import Family
-from kerncast.data.formats import Head, Imported, Importer, Options, extra_columns, measured_on
+from kerncast.data.formats import Head, Imported, Importer, ImportOptions, extra_columns, measured_on
 from kerncast.data.skipping import BadRows, Skips
 from kerncast.data.tables import LINE, fold_one_hot, numbers, read_csv_text, refuse_cells, respelled, whole_numbers
 from kerncast.errors import BadFile, InvalidValue
@@ -151,7 +151,7 @@ class TtnnCsv(Importer):
         known = ({*MATMUL, "duration"}, {*SHAPE, "kernel_duration"}, {*PAGED_NEEDED})
         return any(head.header >= columns for columns in known)
 
-    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+    def read(self, path: Path, options: ImportOptions) -> Iterator[Imported]:
         table = respelled(read_csv_text(path, options.skips), (*MATMUL_COLUMNS, *TENSOR_COLUMNS, *PAGED_COLUMNS))
         columns = set(table.columns) - {LINE}
         if columns & {*PAGED_SHAPES}:
@@ -211,7 +211,7 @@ def _require(columns: set[str], names: Iterable[str]) -> None:
         raise BadFile(f"line 1: there is no column '{missing[0]}', which such a TTNN table needs")
 
 
-def _refuse_settings(options: Options, known: set[str]) -> None:
+def _refuse_settings(options: ImportOptions, known: set[str]) -> None:
     unknown = sorted(set(options.values) - known)
     if unknown:
         raise InvalidValue(
@@ -314,7 +314,7 @@ class ReshardLines(Importer):
     def recognises(self, head: Head) -> bool:
         return head.header >= {"in_grid", "out_grid", "group", "coef", "intercept"}
 
-    def read(self, path: Path, options: Options) -> Iterator[Imported]:
+    def read(self, path: Path, options: ImportOptions) -> Iterator[Imported]:
         most = _points(options)
         cards = measured_on(devices.get("wormhole_b0"), options)
         table = respelled(_csv_text(path, options.skips), (*NEEDED, *QUALITY, *IGNORED))
@@ -349,7 +349,7 @@ def _evaluated(table: pl.DataFrame, most: int | None, cards: Device) -> Imported
     return Imported(reshard_single, _as_rows(kept), cards, notes, extra=extra_columns(table, (*NEEDED, *QUALITY, *IGNORED)))
 
 
-def _points(options: Options) -> int | None:
+def _points(options: ImportOptions) -> int | None:
     """How many tile counts of a line to keep: all (None), unless `--set points=…` gives a number."""
     if options.mapping is not None:
         raise InvalidValue("`mapping` is for csv and parquet; the columns of fitted lines are known")
