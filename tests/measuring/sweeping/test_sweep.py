@@ -100,7 +100,7 @@ def test_all_vectors_are_exactly_the_valid_ones_listed_or_walked(monkeypatch, li
     assert len(found) == len(truth) == sweep.count() == len(set(found))
     assert set(found) == set(truth)
     assert max(block.height for block in sweep.iter_blocks()) <= 7
-    assert not sweep.count_is_cheap
+    assert sweep._pool(0).checks_problems
     per_problem = Sweep(TOY, A100, problems, Selection(per_problem=2))
     assert max(Counter(row[:PARAMETERS] for row in rows(per_problem)).values()) == 2
     assert set(rows(per_problem)) < set(truth)
@@ -117,7 +117,7 @@ def test_vectors_are_values_with_the_keys_of_their_measurements():
     single = Sweep(
         eltwise_unary_single, devices.get("wormhole_b0"), problem_set(eltwise_unary_single, ["grid:dim3=32,64"], axes)
     )
-    assert single.count_is_cheap
+    assert not single._pool(0).checks_problems
     assert single.count() == len(rows(single)) == 2
 
 

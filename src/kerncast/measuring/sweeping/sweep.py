@@ -265,12 +265,6 @@ class Sweep(SweepBase):
         shares[order] = np.diff(reached, prepend=0)
         return shares
 
-    @property
-    def count_is_cheap(self) -> bool:
-        """Whether `count` need not check each problem: no constraint reads a problem's numbers."""
-        pools = (self._pool(index) for index in range(len(self._groups)))
-        return not any(pool.checks_problems for pool in pools)
-
     def count_about(self) -> tuple[int, bool]:
         """How many vectors there are, and whether that is exact: if counting takes long, some problems stand for all."""
         if "_counts" in self.__dict__ or self.max_vectors is not None or not self._takes_long:
@@ -300,7 +294,7 @@ class Sweep(SweepBase):
         return Sweep(self.family, self.device, problems, selection, seed=self.seed)
 
     def count(self) -> int:
-        """How many vectors `iter_blocks` gives; with `count_is_cheap` false it checks every problem first."""
+        """How many vectors `iter_blocks` gives. If a constraint reads a problem's numbers, each problem is checked first."""
         return int(self._counts[self._kept].sum())
 
     def iter_blocks(self) -> Iterator[pl.DataFrame]:
