@@ -89,21 +89,6 @@ def located(program: str, directory: str = "") -> str:
     return os.path.join(directory or os.getcwd(), program) if os.sep in program else program
 
 
-class _Tail:
-    """The last bytes of a stream."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.data = limit, bytearray()
-
-    def add(self, data: bytes) -> None:
-        self.data += data
-        if len(self.data) > 2 * self.limit:
-            del self.data[: -self.limit]
-
-    def text(self) -> str:
-        return bytes(self.data[-self.limit :]).decode(errors="replace")
-
-
 def _end(guard: subprocess.Popen[bytes]) -> None:
     """Let the guard see the end of its pipe."""
     assert guard.stdin is not None
@@ -222,7 +207,8 @@ class _ProgramWatch:
         """Read both streams until the program ends or its time is over."""
         assert process.stdout is not None
         assert process.stderr is not None
-        tails: dict[IO[bytes], _Tail] = {process.stdout: _Tail(STDOUT_BYTES), process.stderr: _Tail(STDERR_BYTES)}
+        limits: dict[IO[bytes], int] = {process.stdout: STDOUT_BYTES, process.stderr: STDERR_BYTES}
+        tails = {stream: bytearray() for stream in limits}
         ended: float | None = None
         timed_out = False
         with selectors.DefaultSelector() as selector, process.stdout, process.stderr:
@@ -241,7 +227,9 @@ class _ProgramWatch:
                     data = os.read(key.fd, 1 << 16)
                     stream = key.fileobj  # type: ignore[assignment]
                     if data:
-                        tails[stream].add(data)
+                        tails[stream] += data
+                        if len(tails[stream]) > 2 * limits[stream]:
+                            del tails[stream][: -limits[stream]]
                         self.read(stream, data)
                     else:
                         selector.unregister(stream)
@@ -250,4 +238,5 @@ class _ProgramWatch:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, self.deadline - time.monotonic()))
                 timed_out = process.poll() is None
-            return tails[process.stdout].text(), tails[process.stderr].text(), timed_out
+            out, err = (tails[stream][-limit:].decode(errors="replace") for stream, limit in limits.items())
+            return out, err, timed_out

@@ -271,9 +271,8 @@ def default_columns(product: Product) -> int:
     with product_of_constant(product):
         module = inductor()
         output, compute = module.get_gemm_template_output_and_compute_dtype(dtype)
-        chosen = module.create_micro_gemm(
-            "", product.m, product.n, product.k, dtype, dtype, output_dtype=output, compute_dtype=compute
-        )
+        sizes = product.m, product.n, product.k
+        chosen = module.create_micro_gemm("", *sizes, dtype, dtype, output_dtype=output, compute_dtype=compute)
         return int(chosen.register_blocking.block_n)
 
 

@@ -294,22 +294,17 @@ class OpenClBackend(Backend):
 
     def compilations(self, vectors: Sequence[tuple[Problem, Config]]) -> int:
         """The number of different programs, including those that the driver has cached from an earlier run."""
-        made = set()
-        for problem, config in vectors:
-            if problem.dtype in source.C_TYPES:
-                made.add(source.source(config.as_dict(), problem.dtype, problem.layout))
-        return len(made - self._programs.keys())
+        known = ((p, config.as_dict()) for p, config in vectors if p.dtype in source.C_TYPES)
+        return len({source.source(values, p.dtype, p.layout) for p, values in known} - self._programs.keys())
 
     def prepare(self, problem: Problem, config: Config) -> Prepared:
         """Compiles in this process: a compiler crash must count for the vector that caused it."""
-        values, chosen = problem.as_dict(), config.as_dict()
         self._refuse(problem, config)
-        kernel = self._kernel("gemm", source.source(chosen, str(values["dtype"]), str(values["layout"])))
+        kernel = self._kernel("gemm", source.source(config.as_dict(), problem.dtype, problem.layout))
         with _said_by_opencl():
-            on = self._operands.get(values)
-            tiles = -(-problem.N // config.NWG), -(-problem.M // config.MWG)
-            items = config.NDIMC, config.MDIMC
-            sizes = (tiles[0] * items[0], tiles[1] * items[1]), items
+            on = self._operands.get(problem.as_dict())
+            tiles_n, tiles_m = -(-problem.N // config.NWG), -(-problem.M // config.MWG)
+            sizes = (tiles_n * config.NDIMC, tiles_m * config.MDIMC), (config.NDIMC, config.MDIMC)
             arguments = (on.a, on.b, on.c, *map(np.int32, (problem.M, problem.N, problem.K)))
             prepared = _DeviceKernel(self.queue, kernel, sizes, arguments, on)
             # PoCL compiles for the size of a work-group when it is first launched.
