@@ -276,16 +276,6 @@ class ModelPlace:
         """Where the old directory is kept."""
         return self.directory.with_name(f"{self.directory.name}.previous")
 
-    @property
-    def beside(self) -> Path | None:
-        """The folder for the work: on the disk of what is replaced."""
-        return None if self.entry is not None or self.out is not None else self.directory.parent
-
-    @property
-    def name(self) -> str:
-        """What the user calls the model now: its id in the store, or its directory."""
-        return self.entry.id if self.entry is not None else str(self.model.path)
-
     def put(self, new: Model, verdict: str) -> tuple[str, str]:
         """Put the new model there; returns where it is and where the old one is kept.
 
@@ -293,22 +283,19 @@ class ModelPlace:
         """
         if self.out is not None:
             return str(new.save(self.out).path), str(self.model.path)
-        if self.entry is not None:
-            return self._put_in_store(self.entry, new, verdict)
+        if (entry := self.entry) is not None:
+            name, record = entry.record.name, entry.record
+            stated = softwares.parts(record.software[0]) if self.mark is None and record.software else None
+            if self.store.get(entry.id).record.checksum != record.checksum:
+                raise Changed(f"{entry.id} was replaced while it was being updated: run the same command again")
+            kept = self.store.add(self.model, name=f"{name}{PREVIOUS}", replace=True, software=stated)
+            origin = {**record.origin, "updated": verdict}
+            added = self.store.add(new, name=name, replace=True, software=stated, origin=origin, over=self.mark)
+            return added.id, kept.id
         if manifest_alone(self.model.path).checksum != self.model.manifest.checksum:
             raise Changed(f"{self.model.path} was replaced while it was being updated: run the same command again")
         replace_directory(new.path, self.directory, self.aside)
         return str(self.model.path), str(self.aside)
-
-    def _put_in_store(self, entry: Entry, new: Model, verdict: str) -> tuple[str, str]:
-        name, record = entry.record.name, entry.record
-        stated = softwares.parts(record.software[0]) if self.mark is None and record.software else None
-        if self.store.get(entry.id).record.checksum != record.checksum:
-            raise Changed(f"{entry.id} was replaced while it was being updated: run the same command again")
-        kept = self.store.add(self.model, name=f"{name}{PREVIOUS}", replace=True, software=stated)
-        origin = {**record.origin, "updated": verdict}
-        added = self.store.add(new, name=name, replace=True, software=stated, origin=origin, over=self.mark)
-        return added.id, kept.id
 
 
 @dataclass(frozen=True, repr=False)
@@ -460,8 +447,11 @@ def update(
     if not type(place.model.learner).continues:
         raise InvalidValue(f"a {kind} model cannot be continued: train a new one with `kerncast train`")
     recipe, limits = Recipe(kind, seed=seed, threads=threads), limits or Limits()
-    with scratch_folder(None if dry_run else place.beside) as folder:
-        run = Update(place, datasets, folder, recipe, limits, pool, progress, Updated(place.name))
+    # The work is on the disk of what is replaced; a model of the store is called by its id.
+    beside = None if dry_run or place.entry is not None or out is not None else place.directory.parent
+    name = place.entry.id if place.entry is not None else str(place.model.path)
+    with scratch_folder(beside) as folder:
+        run = Update(place, datasets, folder, recipe, limits, pool, progress, Updated(name))
         steps = {name: getattr(run, name) for name in ("collect", "train", "compare", "replace")[: 1 if dry_run else None]}
         ended = walk(steps, family, progress)
         if dry_run and ended is None:

@@ -152,3 +152,14 @@ def test_sigterm_ends_a_server_whatever_it_is_answering(store, serving):
             assert server.stop() == 0
             assert client.recv(4096).startswith(b"HTTP/1.1 503 ")
         assert b"Traceback" not in server.process.stderr.read()
+
+
+def test_measuring_does_not_need_what_serving_needs():
+    """The verbs load without starlette and uvicorn, and serving says what to install."""
+    work = (
+        "import sys; sys.modules.update(dict.fromkeys(('starlette', 'uvicorn')))\n"
+        "from kerncast.app.cli.verbs import collect, serve\n"
+        "print(collect.collect_verb.name, serve.serve_verb.name)"
+    )
+    done = subprocess.run([sys.executable, "-c", work], capture_output=True, text=True, check=False)
+    assert done.stdout == "collect serve\n", done.stderr

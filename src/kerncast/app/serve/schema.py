@@ -33,7 +33,7 @@ Number = str | int | float | bool | None
 Problem = dict[str, Number]
 if TYPE_CHECKING:
     Choosing = str
-else:
+else:  # the list of tiers is that of the models
     Choosing = Literal[tuple(map(str, CHOOSING))]
 Count = Annotated[int, Meta(ge=1, le=2**53)]
 # The best configs of one problem; there are seldom more candidates.
@@ -105,7 +105,9 @@ def read(kind: type[Body], data: bytes) -> Body:
         decoded: Body = _DECODERS[kind].decode(data)
     except msgspec.ValidationError as error:
         try:  # some writers have no whole numbers: 32.0 is one, in JSON
-            return msgspec.convert(_with_whole_numbers(msgspec.json.decode(data)), kind)
+            value = msgspec.json.decode(data)
+            given = {name: whole(item) for name, item in value.items()} if isinstance(value, dict) else value
+            return msgspec.convert(given, kind)
         except msgspec.ValidationError:
             raise BadRequest(_said(str(error), data)) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as deeper:
@@ -113,13 +115,6 @@ def read(kind: type[Body], data: bytes) -> Body:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body must be JSON, and this is not ({error}): send an object") from error
     return decoded
-
-
-def _with_whole_numbers(value: Any) -> Any:
-    """An object, whose members may be written as 32.0 and mean 32."""
-    if not isinstance(value, dict):
-        return value
-    return {name: whole(item) for name, item in value.items()}
 
 
 def whole(value: Any) -> Any:
@@ -203,10 +198,14 @@ def openapi(settings: Settings) -> dict[str, Any]:
     """The description of the API of a server with these settings."""
     kinds = (Address, SelectRequest, EstimateRequest, Error, ModelInfo, Health)
     schemas, parts = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
-    parts["Question"] = _question(parts.pop("Address"))
+    # What says which model answers, and next to it the problem, whose parameters the op declares.
+    asks = "Which models may answer, and the problem: the parameters of the op, here or in an object `problem`."
+    parts["Question"] = {**parts.pop("Address"), "title": "Question", "description": asks}
     parts["Answer"] = _answer()
     select, estimate, error, model, health = schemas[1:]
-    _bound_lists(parts["SelectRequest"], settings.max_batch)
+    for choice in parts["SelectRequest"]["properties"]["problem"]["anyOf"]:
+        if choice.get("type") == "array":
+            choice["maxItems"] = settings.max_batch
     questions, answers = _one_or_many("Question", settings), _one_or_many("Answer", settings)
     about = "How long kernels and tensor ops take, and which to run."
     chosen, step = {"type": ["object", "array"]}, {"type": "object"}
@@ -237,12 +236,6 @@ def openapi(settings: Settings) -> dict[str, Any]:
     return document
 
 
-def _question(address: dict[str, Any]) -> dict[str, Any]:
-    """What says which model answers, and next to it the problem, whose parameters the op declares."""
-    about = "Which models may answer, and the problem: the parameters of the op, here or in an object `problem`."
-    return {**address, "title": "Question", "description": about}
-
-
 def _answer() -> dict[str, Any]:
     statuses = [str(status) for status in Answered if StatusPlace.JSON in status.places]
     number = {"type": "number"}
@@ -264,12 +257,6 @@ def _one_or_many(name: str, settings: Settings) -> dict[str, Any]:
     one = {"$ref": _REFERENCE.format(name=name)}
     items: dict[str, Any] = one if name == "Answer" else {}
     return {"anyOf": [one, {"type": "array", "maxItems": settings.max_batch, "items": items}]}
-
-
-def _bound_lists(schema: dict[str, Any], most: int) -> None:
-    for choice in schema["properties"]["problem"]["anyOf"]:
-        if choice.get("type") == "array":
-            choice["maxItems"] = most
 
 
 def _post(name: str, summary: str, body: Any, reply: Any, examples: dict[str, Any]) -> dict[str, Any]:
