@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kerncast.answering.exporters.golden import golden_vectors
-from kerncast.core.expr import Program, Symbol, Table, lookup, meaning, symbol
+from kerncast.core.expr import ConstantTable, Program, Symbol, lookup, meaning, symbol
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.native.blob import container
 from kerncast.native.blob.container import OPERATIONS, Programs, places_of
@@ -131,7 +131,7 @@ def executed(tables, number, given):
 def test_bytecode_computes_what_expressions_compute():
     """Tables of two dimensions, shared parts, constants as outputs, programs after each other."""
     x, y = symbol(Symbol("p.x")), symbol(Symbol("p.y"))
-    table = Table.of([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    table = ConstantTable.of([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     first = {"a": lookup(table, x, y) * 2 + (x // 3), "b": lookup(table, y, x)}
     second = {"c": abs(x - y) % 7, "d": first["a"], "e": (x < y) * 0 + 1, "f": (x - x) + 5}
     programs = Programs()

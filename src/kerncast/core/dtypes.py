@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kerncast.core.expr import Expr, Table, lookup
+from kerncast.core.expr import ConstantTable, Expr, lookup
 from kerncast.core.parameters import Categorical
 
 CODES = {
@@ -141,4 +141,4 @@ def activation_bytes(dtype: Expr) -> Expr:
 
 def by_dtype(numbers: Mapping[str, float], dtype: Expr) -> Expr:
     """The number of the dtype that a symbol names; 0 if it has none."""
-    return lookup(Table.of([numbers.get(name, 0.0) for name in CODES]), dtype)
+    return lookup(ConstantTable.of([numbers.get(name, 0.0) for name in CODES]), dtype)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from kerncast.core.expr import Expr, Program, Table
+from kerncast.core.expr import ConstantTable, Expr, Program
 from kerncast.core.expr.to_c import statements
 from kerncast.core.io.c import Sealed, array, c_integer, c_number, c_string, define, packaged_c
 from kerncast.core.op import Family
@@ -59,7 +59,7 @@ class CModel:
     types: dict[str, str] = field(default_factory=dict)
     """The widths of numbers, by the name of the type."""
     parts: list[str] = field(default_factory=list)
-    op_tables: dict[Table, str] = field(default_factory=dict)
+    op_tables: dict[ConstantTable, str] = field(default_factory=dict)
     """Tables of the op, which may be large, and which several functions read."""
 
     def add(self, text: str) -> None:

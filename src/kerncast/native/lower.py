@@ -16,8 +16,7 @@ import polars as pl
 
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.expr import Expr, Program, Symbol, symbol
-from kerncast.core.expr.nodes import Table as ConstantTable
-from kerncast.core.expr.nodes import node, table_lookup, topological
+from kerncast.core.expr.nodes import ConstantTable, node, table_lookup, topological
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import Boosted, Lowered
 from kerncast.learning.learners.trees import Tree

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kerncast.core.expr import (
+    ConstantTable,
     Program,
     Symbol,
-    Table,
     absolute,
     ceil,
     ceil_div,
@@ -41,7 +41,7 @@ from kerncast.testing import repeats
 
 NAMES = ("p.a", "p.b", "c.x", "hw.n")
 SYMBOLS = [symbol(Symbol(name)) for name in NAMES]
-TABLE = Table.of([[1.0, -2.5, 3.0], [0.0, 1e300, 7.0]])
+TABLE = ConstantTable.of([[1.0, -2.5, 3.0], [0.0, 1e300, 7.0]])
 
 NUMBERS = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True),
@@ -197,7 +197,7 @@ def test_shared_subexpressions_are_one_node_and_are_computed_once():
 def test_a_graphs_hash_is_stable_and_sensitive():
     """The digest is pinned: it may only change with the meaning of stored graphs."""
     a, kind = SYMBOLS[0], symbol(Symbol("c.kind", (("x", 0), ("y", 1)), inactive=2.0))
-    program = Program({"f": where(kind == "y", a / 3, lookup(Table.of([1, 2]), a)), "g": log2(a)})
+    program = Program({"f": where(kind == "y", a / 3, lookup(ConstantTable.of([1, 2]), a)), "g": log2(a)})
     assert program.digest == "556c161f76cfefacb0f5c9a2cbe07d8b"
     renumbered = symbol(Symbol("c.kind", (("x", 1), ("y", 0)), inactive=2.0))
     assert Program({"f": kind}).digest != Program({"f": renumbered}).digest

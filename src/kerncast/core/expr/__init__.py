@@ -13,7 +13,7 @@ The files are the pipeline: `nodes` (the graph), `trace` (what a feature may rea
 
 from __future__ import annotations
 
-from kerncast.core.expr.nodes import Expr, Symbol, Table, constant, substitute, symbol
+from kerncast.core.expr.nodes import ConstantTable, Expr, Symbol, constant, substitute, symbol
 from kerncast.core.expr.program import Program
 from kerncast.core.expr.trace import (
     Namespace,
@@ -35,11 +35,11 @@ from kerncast.core.expr.trace import (
 )
 
 __all__ = [
+    "ConstantTable",
     "Expr",
     "Namespace",
     "Program",
     "Symbol",
-    "Table",
     "absolute",
     "ceil",
     "ceil_div",

@@ -36,7 +36,7 @@ class Symbol:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ConstantTable:
     """A constant array, row-major, declared with an op and hashed with every graph that reads it."""
 
     shape: tuple[int, ...]
@@ -50,7 +50,7 @@ class Table:
             raise InvalidValue("a table holds finite numbers only: replace the NaN or infinity")
 
     @classmethod
-    def of(cls, nested: Sequence[Any]) -> Table:
+    def of(cls, nested: Sequence[Any]) -> ConstantTable:
         """From nested lists, or anything with `tolist()` such as a numpy array."""
         rows: Any = nested.tolist() if hasattr(nested, "tolist") else nested
         shape: list[int] = []
@@ -65,7 +65,7 @@ class Table:
         return cls(tuple(shape), tuple(float(value) for value in flat))
 
 
-Payload = float | Symbol | Table | None
+Payload = float | Symbol | ConstantTable | None
 _interned: weakref.WeakValueDictionary[bytes, Expr] = weakref.WeakValueDictionary()
 
 
@@ -219,7 +219,7 @@ def symbol(declared: Symbol) -> Expr:
     return _intern("symbol", (), declared, text.encode())
 
 
-def table_lookup(table: Table, indices: Sequence[Operand]) -> Expr:
+def table_lookup(table: ConstantTable, indices: Sequence[Operand]) -> Expr:
     """The node that reads `table` at `indices`."""
     if len(indices) != len(table.shape):
         raise InvalidValue(f"a lookup in a table of {len(table.shape)} dimensions takes as many indices, got {len(indices)}")
@@ -310,7 +310,7 @@ def substitute(outputs: Sequence[Expr], values: Mapping[str, Expr]) -> list[Expr
         args = [rebuilt[arg.digest] for arg in expr.args]
         if isinstance(expr.payload, Symbol):
             rebuilt[expr.digest] = values.get(expr.payload.name, expr)
-        elif isinstance(expr.payload, Table):
+        elif isinstance(expr.payload, ConstantTable):
             rebuilt[expr.digest] = table_lookup(expr.payload, args)
         elif args:
             rebuilt[expr.digest] = node(expr.kind, *args)

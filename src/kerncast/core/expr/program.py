@@ -8,7 +8,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kerncast.core.expr import meaning, to_c
-from kerncast.core.expr.nodes import Expr, Operand, Symbol, Table, as_expr, constant, substitute, symbols_of, topological
+from kerncast.core.expr.nodes import (
+    ConstantTable,
+    Expr,
+    Operand,
+    Symbol,
+    as_expr,
+    constant,
+    substitute,
+    symbols_of,
+    topological,
+)
 from kerncast.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -84,7 +94,7 @@ class Program:
                 results.append(operation(*args))
             elif isinstance(expr.payload, Symbol):
                 results.append(encode(expr.payload, values[expr.payload.name]))
-            elif isinstance(expr.payload, Table):
+            elif isinstance(expr.payload, ConstantTable):
                 results.append(expr.payload.values[meaning.table_offset(expr.payload.shape, tuple(args))])
             else:
                 assert isinstance(expr.payload, float)

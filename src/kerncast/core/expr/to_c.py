@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from kerncast.core.expr import meaning
-from kerncast.core.expr.nodes import Expr, Symbol, Table, topological
+from kerncast.core.expr.nodes import ConstantTable, Expr, Symbol, topological
 from kerncast.core.io.c import c_number, comment, filled, packaged_c
 
 _TEMPLATES = {
@@ -44,7 +44,7 @@ def prelude() -> str:
     return filled(packaged_c(__package__, "prelude.c"), "kerncast", **{name: value.hex() for name, value in numbers.items()})
 
 
-def _table(name: str, table: Table) -> str:
+def _table(name: str, table: ConstantTable) -> str:
     rows = [", ".join(map(c_number, table.values[i : i + 6])) for i in range(0, len(table.values), 6)]
     body = ",\n    ".join(rows)
     return f"static const double {name}[{len(table.values)}] = {{\n    {body}\n}};\n"
@@ -66,7 +66,7 @@ def statements(
     outputs: Mapping[str, Expr],
     read: Callable[[str], str],
     write: Callable[[int], str],
-    shared: dict[Table, str] | None = None,
+    shared: dict[ConstantTable, str] | None = None,
 ) -> tuple[str, list[str]]:
     """The body of a function that computes `outputs`, and the tables it reads (named after the function).
 
@@ -74,8 +74,8 @@ def statements(
     those names; new ones are added to it.
     """
     names: dict[bytes, str] = {}
-    known: dict[Table, str] = {} if shared is None else shared
-    tables: dict[Table, str] = {}
+    known: dict[ConstantTable, str] = {} if shared is None else shared
+    tables: dict[ConstantTable, str] = {}
     lines: list[str] = []
     for expr in topological(list(outputs.values())):
         if isinstance(expr.payload, float):
@@ -84,7 +84,7 @@ def statements(
         args = [names[arg.digest] for arg in expr.args]
         if isinstance(expr.payload, Symbol):
             text = read(expr.payload.name)
-        elif isinstance(expr.payload, Table):
+        elif isinstance(expr.payload, ConstantTable):
             if expr.payload not in known:
                 known[expr.payload] = tables[expr.payload] = f"{function}_table{len(tables)}"
             table = known[expr.payload]

@@ -15,7 +15,7 @@ import polars as pl
 from kerncast.core import arrays
 from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.core.expr import meaning
-from kerncast.core.expr.nodes import Expr, Symbol, Table, topological
+from kerncast.core.expr.nodes import ConstantTable, Expr, Symbol, topological
 from kerncast.errors import InvalidValue
 
 Operand = Floats | float
@@ -66,7 +66,7 @@ _OPERATIONS: dict[str, Callable[..., Floats]] = {
 }
 
 
-def _lookup(table: Table, values: Floats, indices: Sequence[Operand]) -> Floats:
+def _lookup(table: ConstantTable, values: Floats, indices: Sequence[Operand]) -> Floats:
     offset: Ints = np.zeros((), dtype=np.int64)
     for size, index in zip(table.shape, indices, strict=True):
         offset = offset * size + np.clip(np.floor(np.asarray(index)), 0, size - 1).astype(np.int64)
@@ -118,7 +118,7 @@ class ColumnProgram:
         place = {expr.digest: index for index, expr in enumerate(order)}
         self.symbols = symbols
         self.steps = [(expr, [place[arg.digest] for arg in expr.args]) for expr in order]
-        self.tables = {expr.payload: np.array(expr.payload.values) for expr in order if isinstance(expr.payload, Table)}
+        self.tables = {expr.payload: np.array(expr.payload.values) for expr in order if isinstance(expr.payload, ConstantTable)}
         self.outputs = {name: place[expr.digest] for name, expr in outputs.items()}
 
     def _batch(self, columns: Mapping[str, Floats]) -> list[Operand]:
@@ -127,7 +127,7 @@ class ColumnProgram:
             args = [results[place] for place in places]
             if isinstance(expr.payload, Symbol):
                 results.append(columns[expr.payload.name])
-            elif isinstance(expr.payload, Table):
+            elif isinstance(expr.payload, ConstantTable):
                 results.append(_lookup(expr.payload, self.tables[expr.payload], args))
             elif isinstance(expr.payload, float):
                 results.append(expr.payload)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import reduce
 
-from kerncast.core.expr.nodes import Expr, Operand, Table, as_expr, node, table_lookup
+from kerncast.core.expr.nodes import ConstantTable, Expr, Operand, as_expr, node, table_lookup
 from kerncast.errors import NotFound
 
 
@@ -103,6 +103,6 @@ def power_of_two_in(x: Operand, most: int) -> Expr:
     return found
 
 
-def lookup(table: Table, *indices: Operand) -> Expr:
+def lookup(table: ConstantTable, *indices: Operand) -> Expr:
     """The entry of a constant table; each index is rounded down and clamped to the table."""
     return table_lookup(table, indices)

@@ -44,7 +44,7 @@ from kerncast.learning.learners.growing import (
     Bins,
     ForestTask,
     Grower,
-    TableRows,
+    PartOfTable,
     grow_library_trees,
     has_many_rows,
     rank_task,
@@ -234,7 +234,7 @@ class Gbdt(Learner):
             self.forests_ |= {name: [*bag] for name, bag in base.boosters.items()}
         self.threads_ = fitting.threads or (1 if len(table.ok) < WORTH_THREADS else 0)
         medians = self.options.medians
-        jobs: dict[str, Callable[[TableRows], ForestTask]] = {"time": lambda part: time_task(part, fitting, alone, medians)}
+        jobs: dict[str, Callable[[PartOfTable], ForestTask]] = {"time": lambda part: time_task(part, fitting, alone, medians)}
         if self.options.blend != 0 and not alone:
             jobs["rank"] = lambda part: rank_task(part, self.options.temperature)
         # What breaks a rule is never chosen: the forest learns from the others.
@@ -257,7 +257,7 @@ class Gbdt(Learner):
         bins = Bins(learned, self.threads_, keep=base is not None, categorical=self.categorical_, fewer=fewer)
         forests = sum((aside is not None) + bags[name] for name in jobs)
         grower = Grower(trees, leaves, lr, fitting, self.threads_, bins, forests)
-        whole = TableRows(table, np.arange(len(table.ok)))
+        whole = PartOfTable(table, np.arange(len(table.ok)))
         for name, task in jobs.items():
             old: list[Any] = [*self.forests_.get(name, []), *[None] * most]
             rounds = trees if aside is None else grower.rounds(name, task(whole.take(~aside)), task(whole.take(aside)), old[0])

@@ -102,15 +102,15 @@ def has_many_rows(table: Table) -> bool:
 
 
 @dataclass(frozen=True)
-class TableRows:
+class PartOfTable:
     """Some rows of the table that is fitted, and their positions in it."""
 
     table: Table
     rows: Ints
 
-    def take(self, mask: Flags) -> TableRows:
+    def take(self, mask: Flags) -> PartOfTable:
         """The rows that the mask keeps."""
-        return TableRows(self.table.take(mask), self.rows[mask])
+        return PartOfTable(self.table.take(mask), self.rows[mask])
 
 
 class Bins:
@@ -152,7 +152,7 @@ class ForestTask:
     """Custom gradients instead of LightGBM's objective."""
 
 
-def time_task(part: TableRows, fitting: Fitting, alone: bool, medians: bool) -> ForestTask:
+def time_task(part: PartOfTable, fitting: Fitting, alone: bool, medians: bool) -> ForestTask:
     """Learn the target, from the rows that worked; `alone`: there are no configs to choose from."""
     worked = part.take(part.table.ok)
     ok = worked.table
@@ -163,12 +163,12 @@ def time_task(part: TableRows, fitting: Fitting, alone: bool, medians: bool) -> 
     return ForestTask(worked.rows, labels, label_weights(ok), "regression_l1" if medians else "regression", growing)
 
 
-def rank_task(part: TableRows, temperature: float) -> ForestTask:
+def rank_task(part: PartOfTable, temperature: float) -> ForestTask:
     """Learn the order of the configs within each problem."""
     return ForestTask(part.rows, np.zeros(len(part.rows)), None, "none", RANKING, ListwiseLoss(part.table, temperature))
 
 
-def valid_task(part: TableRows) -> ForestTask:
+def valid_task(part: PartOfTable) -> ForestTask:
     """Learn which configs work, among those that obey the rules."""
     obeying = part.take(part.table.allowed)
     return ForestTask(obeying.rows, obeying.table.ok.astype(np.float64), None, "binary", REGRESSING)

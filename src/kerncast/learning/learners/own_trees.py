@@ -19,7 +19,7 @@ from kerncast.core.arrays import Floats, Ints
 from kerncast.core.device import PEAK, TELLING_APART
 from kerncast.core.expr import Program
 from kerncast.learning.learners.contract import Fitting
-from kerncast.learning.learners.growing import Bins, Grower, TableRows, time_task
+from kerncast.learning.learners.growing import Bins, Grower, PartOfTable, time_task
 from kerncast.learning.learners.lightgbm_text import read_trees
 from kerncast.learning.learners.packed_forest import STEP
 from kerncast.learning.learners.trees import Tree, TreeDraft
@@ -91,7 +91,7 @@ def grown(
         rows = np.flatnonzero((kinds.of_row == kind) & table.ok)
         if len(rows) < FEWEST_ROWS:
             continue
-        part = TableRows(table.take(rows), np.arange(len(rows)))
+        part = PartOfTable(table.take(rows), np.arange(len(rows)))
         task = time_task(part, fitting, True, medians)
         task = replace(task, labels=task.labels - predict(part.table.rows))
         bins = Bins(part.table, grower.threads, keep=False, fewer=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from kerncast.core.expr import Expr, Table, lookup
+from kerncast.core.expr import ConstantTable, Expr, lookup
 from kerncast.core.expr.nodes import Operand
 from kerncast.errors import InvalidValue
 
@@ -93,6 +93,6 @@ def alive(layers: Layers, indices: Sequence[Operand]) -> list[Expr]:
         dead = len(layers[depth + 1]) if depth + 1 < len(layers) else 1
         # One more row: a dead state stays dead.
         rows = [[dead if item == DEAD else item for item in row] for row in layer] + [[dead] * len(layer[0])]
-        state = lookup(Table.of(rows), state, index)
+        state = lookup(ConstantTable.of(rows), state, index)
         found.append(state < dead)
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from kerncast.core.expr import Expr, Namespace, Table, ceil, ceil_div, constant, log2, lookup, maximum
+from kerncast.core.expr import ConstantTable, Expr, Namespace, ceil, ceil_div, constant, log2, lookup, maximum
 from kerncast.core.op import Family, Op
 from kerncast.core.parameters import Categorical
 from kerncast.core.space import Constraint
@@ -267,7 +267,7 @@ def _paths_of_problems(op: Op, p: Namespace, c: Namespace) -> Iterable[Constrain
         yield Constraint(
             f"path_of_{name}",
             f"kernel_source must be one for this {name}",
-            lookup(Table.of(rows), c.kernel_source, getattr(p, name)) == 1,
+            lookup(ConstantTable.of(rows), c.kernel_source, getattr(p, name)) == 1,
         )
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 
 from kerncast.core.dtypes import bytes_per_element, dtype_parameter
-from kerncast.core.expr import Expr, Namespace, Table, ceil_div, floor_div, log2, lookup, maximum
+from kerncast.core.expr import ConstantTable, Expr, Namespace, ceil_div, floor_div, log2, lookup, maximum
 from kerncast.core.op import Op, Work
 from kerncast.core.parameters import Categorical, Int
 from kerncast.core.space import Constraint
@@ -25,7 +25,7 @@ WIDEST = 64
 SMALL_GROUP = 16
 # With fewer images, a batch leaves most of a GPU idle (CK Tile's own limit).
 SMALL_BATCH = 8
-_GCD = Table.of([[float(math.gcd(a, b)) if a and b else 1.0 for b in range(WIDEST + 1)] for a in range(WIDEST + 1)])
+_GCD = ConstantTable.of([[float(math.gcd(a, b)) if a and b else 1.0 for b in range(WIDEST + 1)] for a in range(WIDEST + 1)])
 
 
 class GroupedConv(Op):

@@ -11,18 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kerncast.core.dtypes import activation_bytes, bytes_per_element, dtype_parameter
-from kerncast.core.expr import Expr, Namespace, Table, log2, lookup, maximum, minimum, mod, sqrt, values_of, where
+from kerncast.core.expr import ConstantTable, Expr, Namespace, log2, lookup, maximum, minimum, mod, sqrt, values_of, where
 from kerncast.core.op import Op, Work
 from kerncast.core.parameters import Int
 from kerncast.core.space import Constraint
 
 LN2 = 0.6931471805599453
 # The expected largest of 1, 2, 4 … standard normal numbers.
-LARGEST_OF = Table.of([0.0, 0.564, 1.029, 1.424, 1.766, 2.07, 2.343, 2.594, 2.826, 3.04])
+LARGEST_OF = ConstantTable.of([0.0, 0.564, 1.029, 1.424, 1.766, 2.07, 2.343, 2.594, 2.826, 3.04])
 # Spread of the loads when tokens are few: 2 / 0.01.
 FEW_TOKENS = 200
 OCTAVES = 32
-POWERS = Table.of([2.0**power for power in range(OCTAVES)])
+POWERS = ConstantTable.of([2.0**power for power in range(OCTAVES)])
 
 
 @dataclass(frozen=True)

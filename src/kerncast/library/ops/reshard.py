@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from kerncast.core.dtypes import bytes_per_element, dtype_parameter
-from kerncast.core.expr import Expr, Namespace, Table, constant, log2, lookup, maximum, mod, where
+from kerncast.core.expr import ConstantTable, Expr, Namespace, constant, log2, lookup, maximum, mod, where
 from kerncast.core.op import Op, Suite, Work
 from kerncast.core.parameters import Categorical, Int, Value
 from kerncast.core.space import Constraint
@@ -26,26 +26,26 @@ MOST_PARTS = GRID**2
 
 
 @cache
-def network_tables() -> Mapping[str, Table]:
+def network_tables() -> Mapping[str, ConstantTable]:
     """The tables of `reshard_noc`: [in strategy, out strategy, in x - 1, in y - 1, out x - 1, out y - 1]."""
     with FILE.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-        return {name: Table.of(stored[name].astype(np.float64)) for name in NAMES}
+        return {name: ConstantTable.of(stored[name].astype(np.float64)) for name in NAMES}
 
 
 @cache
-def _common() -> Table:
+def _common() -> ConstantTable:
     """The greatest common divisor of two numbers of parts, from 1."""
-    return Table.of([[math.gcd(a, b) for b in range(1, MOST_PARTS + 1)] for a in range(1, MOST_PARTS + 1)])
+    return ConstantTable.of([[math.gcd(a, b) for b in range(1, MOST_PARTS + 1)] for a in range(1, MOST_PARTS + 1)])
 
 
 @cache
-def _met() -> Table:
+def _met() -> ConstantTable:
     """The largest number of `a` equal parts of a length that one of `b` equal parts overlaps."""
 
     def most(a: int, b: int) -> int:
         return max(-((-(part + 1) * a) // b) - (part * a) // b for part in range(b))
 
-    return Table.of([[most(a, b) for b in range(1, MOST_PARTS + 1)] for a in range(1, MOST_PARTS + 1)])
+    return ConstantTable.of([[most(a, b) for b in range(1, MOST_PARTS + 1)] for a in range(1, MOST_PARTS + 1)])
 
 
 def parts(p: Namespace, side: str) -> tuple[Expr, Expr]:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kerncast.core.expr import Expr, Symbol, Table
+from kerncast.core.expr import ConstantTable, Expr, Symbol
 from kerncast.core.expr.nodes import topological
 from kerncast.errors import BadFile, InvalidValue
 
@@ -136,7 +136,7 @@ class Programs:
         self._inputs: list[int] = []
         self._code: list[tuple[int, int, int, int]] = []
         self._outputs: list[int] = []
-        self._tables: dict[Table, int] = {}
+        self._tables: dict[ConstantTable, int] = {}
         self._sizes: dict[int, int] = {}
 
     def add(self, outputs: Iterable[Expr], place: Callable[[str], int]) -> int:
@@ -157,7 +157,7 @@ class Programs:
         self._outputs += written
         return len(self._rows) - 1
 
-    def table(self, table: Table) -> int:
+    def table(self, table: ConstantTable) -> int:
         """The number of a constant table."""
         return self._tables.setdefault(table, len(self._tables))
 
@@ -189,7 +189,9 @@ class _Program:
         self.order = topological(outputs)
         constants = [expr.payload for expr in self.order if isinstance(expr.payload, float)]
         # Offsets of a lookup are multiplied by sizes.
-        sizes = [float(size) for expr in self.order if isinstance(expr.payload, Table) for size in expr.payload.shape[1:]]
+        sizes = [
+            float(size) for expr in self.order if isinstance(expr.payload, ConstantTable) for size in expr.payload.shape[1:]
+        ]
         self.constants = list(dict.fromkeys([*constants, *sizes]))
         symbols = [expr.payload.name for expr in self.order if isinstance(expr.payload, Symbol)]
         self.inputs = [place(name) for name in symbols]
@@ -206,7 +208,7 @@ class _Program:
                 at[expr.digest] = self.registers[expr.payload]
             elif isinstance(expr.payload, Symbol):
                 at[expr.digest] = self.registers[expr.payload.name]
-            elif isinstance(expr.payload, Table):
+            elif isinstance(expr.payload, ConstantTable):
                 at[expr.digest] = self._lookup(expr.payload, [at[arg.digest] for arg in expr.args])
             else:
                 at[expr.digest] = self._emit(expr.kind, *(at[arg.digest] for arg in expr.args))
@@ -217,7 +219,7 @@ class _Program:
         self.code.append((OPERATIONS.index(kind), a, b, c))
         return self.first + len(self.code) - 1
 
-    def _lookup(self, table: Table, indices: list[int]) -> int:
+    def _lookup(self, table: ConstantTable, indices: list[int]) -> int:
         offset = self._emit("index", indices[0], self.all.size(table.shape[0]))
         for size, index in zip(table.shape[1:], indices[1:], strict=True):
             scaled = self._emit("mul", offset, self.registers[float(size)])
