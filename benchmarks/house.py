@@ -38,10 +38,10 @@ ROWS = (
     ("app", "testing"),
 )
 WITHIN_A_ROW = {("data", "library"), ("answering", "native"), ("regenerating", "evaluating")}
-# What is in no room, is below all of them: errors, version.
+# What is in no room, is below all of them: errors, version, torch_entry.
 HOME = {f"kerncast.{room}": room for rooms in ROWS for room in rooms}
-# Public names come from all rooms, and are loaded when they are used.
-FRONT = "kerncast"
+# Public names and torch's entry points: what they load when it is used is in the rooms.
+FRONTS = ("kerncast", "kerncast.torch_entry")
 SENTENCE_LETTERS = 20
 # One that exists stands for the next of its kind: in how many files its name is code.
 EXISTING = {
@@ -105,7 +105,7 @@ class Source:
                     yield from self._edge(named, node.lineno, modules, by_string=True)
 
     def _edge(self, name: str, line: int, modules: set[str], by_string: bool = False) -> Iterator[Edge]:
-        if name in modules and self.module != FRONT and name not in (FRONT, self.module):
+        if name in modules and self.module not in FRONTS and name not in ("kerncast", self.module):
             yield Edge(self.module, name, line, by_string)
 
     def classes(self) -> list[str]:

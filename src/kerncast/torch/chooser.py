@@ -167,7 +167,12 @@ class Chooser:
         """Why the model is not for this machine; None if it is."""
         known_devices = [record.name for record in self.model.manifest.devices]
         if device not in known_devices:
-            return f"the model is for {', '.join(known_devices)}, and this is {device}{_other_cores(device, known_devices)}"
+            # Where only the number of cores differs: it is that of the cores that the process may use.
+            cores, hint = re.compile(r"-\d+c(?=-|$)"), ""
+            if any(cores.sub("", name) == cores.sub("", device) for name in known_devices):
+                counted = "those that this process may run on count, so look at `taskset` or the container's limit"
+                hint = f" (with other cores: {counted})"
+            return f"the model is for {', '.join(known_devices)}, and this is {device}{hint}"
         if self.policy.any_software:
             return None
         trained = [softwares.parts(text) for text in self.model.manifest.software]
@@ -250,11 +255,3 @@ class Chooser:
 def in_words(config: Config) -> str:
     """A config for the report."""
     return assignments(known(config))
-
-
-def _other_cores(device: str, known_devices: Sequence[str]) -> str:
-    """What to say where only the number of cores differs: it is that of the cores that the process may use."""
-    cores = re.compile(r"-\d+c(?=-|$)")
-    if any(cores.sub("", name) == cores.sub("", device) for name in known_devices):
-        return " (with other cores: those that this process may run on count, so look at `taskset` or the container's limit)"
-    return ""

@@ -82,7 +82,8 @@ def trace(model: Any, inputs: Any, *, backward: bool) -> Seen:
         stack.callback(torch.clear_autocast_cache)  # it must not keep fake weights
         stack.enter_context(_unchanged(model))
         stack.enter_context(_as_compiled())
-        stack.enter_context(_without_its_log())
+        # PyTorch logs a traceback where an operator refuses fake tensors; here that is one sentence.
+        stack.enter_context(patch.object(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True))
         converted = _Converter(fake)
         args, kwargs = converted.tree(args), converted.tree(kwargs)
         call = _functional(model, converted)
@@ -303,17 +304,6 @@ def _as_compiled() -> Iterator[None]:
             if hasattr(sys.modules.get(module), name):
                 stack.enter_context(patch.object(sys.modules[module], name, answer))
         yield
-
-
-@contextmanager
-def _without_its_log() -> Iterator[None]:
-    """PyTorch logs a traceback where an operator refuses fake tensors; here that is one sentence."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
 
 
 @contextmanager
