@@ -275,7 +275,8 @@ class OpAnswerer:
             return answers | {place: replace(item, status=status, reason=why) for place, item in blank.items()}
         texts = model.manifest.software_on(self.name) or entry.software
         software = ", ".join(dict.fromkeys(map(short_name, texts))) or None
-        if self.software is not None and entry.warning is None and not _is_of(texts, self.software):
+        asked = self.software
+        if asked is not None and entry.warning is None and not (is_same(texts, asked) or matching(asked, texts)):
             entry = replace(entry, warning=f"{self.name} was measured with {software}, not with {self.software}")
         line, strange = card_line(model, self.name), never_seen(model, self.name, self.config or {})
         for place, answer in zip(valid, told, strict=True):
@@ -382,10 +383,6 @@ def _unless_vague(item: Prediction) -> Prediction:
         return item
     why = f"the interval of {item.model} is too wide to be of use: {item.reason or item.note}"
     return Prediction(item.op, item.problem, item.device, item.status, filled=item.filled, reason=why)
-
-
-def _is_of(texts: Sequence[str], software: str) -> bool:
-    return is_same(texts, software) or bool(matching(software, texts))
 
 
 def _other_software(groups: Sequence[ModelGroup], matches: Sequence[ModelMatch]) -> str:

@@ -206,7 +206,7 @@ class Query:
         try:
             route = self.find(address)
         except NotFound as error:
-            unknown = address.op is not None and not _is_op(address.op)
+            unknown = address.op is not None and address.op not in OPS.found and address.op not in OPS.by_alias
             route = _refused(Answered.UNSUPPORTED if unknown else Answered.NO_MODEL, str(error))
         except InvalidValue as error:
             route = _refused(Answered.BAD_INPUT if address.op is None else Answered.NO_MODEL, str(error))
@@ -330,10 +330,6 @@ def _address(request: Any) -> Address | None:
         return None
     known = {name: value for name, value in dict(request).items() if name in Address.__struct_fields__}
     return Address(**known) if all(value is None or isinstance(value, str) for value in known.values()) else None
-
-
-def _is_op(name: str) -> bool:
-    return name in OPS.found or name in OPS.by_alias
 
 
 def _refused(status: Answered, message: str) -> Reply:

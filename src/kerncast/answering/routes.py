@@ -119,7 +119,8 @@ def _stored(entry: Entry, asked: Address) -> ModelTarget:
     warning = entry.warning
     if warning is not None and asked.software is not None and not entry.software:
         warning = _other(entry.software, asked.software)
-    names = tuple(alias for name in entry.record.devices for alias in (name, *_aliases(name)))
+    known = profiles()
+    names = tuple(alias for name in entry.record.devices for alias in (name, *(known[name].aliases if name in known else ())))
     return ModelTarget(entry.path, None, names, warning, softwares.telling(entry.software), entry.id)
 
 
@@ -174,8 +175,3 @@ def _other(known: Sequence[str], asked: str) -> str:
         if known
         else f"asked for {asked}, the model {softwares.trained(known)}"
     )
-
-
-def _aliases(device: str) -> tuple[str, ...]:
-    known = profiles().get(device)
-    return known.aliases if known is not None else ()

@@ -94,7 +94,9 @@ class Selector:
             return
         self._prepared = SelectorParts.of(self.model, tiers, options, configs, progress)
         self.model, self.tiers, self.artefact = self._prepared.model, self._prepared.tiers, self._prepared.artefact
-        self.tier = self._usual if tier is None else self._included(tier)
+        # By default, as in C.
+        usual = next(one for one in (Tier.PORTFOLIO, Tier.FULL, Tier.TREE) if one in self.artefact.include)
+        self.tier = usual if tier is None else self._included(tier)
         self._python = TieredAnswerer(self.artefact)
         binding, self.note = self._prepared.compiled(progress) if compile and configs is None else (None, "")
         """`note`: why the model is not compiled, if the user can change that; every answer has it."""
@@ -128,11 +130,6 @@ class Selector:
                 found = self._of_device.get(name) or (type(self)(bound, **self._options) if self._several else self)
                 self._of_device |= {name: found, device if isinstance(device, str) else name: found}
         return found
-
-    @property
-    def _usual(self) -> Tier:
-        """The tier that is asked by default, as in C."""
-        return next(tier for tier in (Tier.PORTFOLIO, Tier.FULL, Tier.TREE) if tier in self.artefact.include)
 
     def _included(self, given: Tier | str) -> Tier:
         tier = named_tier(given)
@@ -207,11 +204,9 @@ class Selector:
             raise InvalidValue(f"one problem is a mapping, got {type(values).__name__}: ask `select_many` about several")
         if isinstance(values, Problem):
             return self.model.problem(values)
-        return self.model.problem(without_device(self.model.family, values, self._device_of(values)))
-
-    def _device_of(self, values: Mapping[str, Any]) -> str:
-        """The device to answer for; of several, the one that the problem names."""
-        return self.model.on(values[DEVICE]).device.name if self._several and DEVICE in values else self.model.device.name
+        named: Any = values.get(DEVICE)
+        bound = self.model.on(named) if self._several and DEVICE in values else self.model
+        return self.model.problem(without_device(self.model.family, values, bound.device.name))
 
     # -- one problem ---------------------------------------------------------------------------------
 

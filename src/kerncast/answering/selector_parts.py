@@ -83,16 +83,12 @@ class SelectorParts:
                 f"a selector has room for {MOST_PINS:,} pins, got {len(decided.pinned):,}: pin several problems at once by "
                 "leaving parameters out, or export them, for which there is no limit"
             )
-        applied = self._everything if decided is None else decided
+        space, nothing = self.model.family.problem, np.empty(0, np.int64)
+        patterns = np.empty((0, len(space.parameters)), np.int64)
+        applied = decided or Decided(np.ones(self.artefact.candidates, dtype=bool), patterns, nothing, space)
         if (absent := np.setdiff1d(applied.pinned, self.artefact.stored)).size:
             raise InvalidValue(f"the pinned candidate {absent[0]} is in no tier of this selector: pin it in one with `full`")
         return decided, applied
-
-    @property
-    def _everything(self) -> Decided:
-        space = self.model.family.problem
-        none = np.empty((0, len(space.parameters)), np.int64)
-        return Decided(np.ones(self.artefact.candidates, dtype=bool), none, np.empty(0, np.int64), space)
 
 
 def named_tier(given: Tier | str) -> Tier:

@@ -146,19 +146,15 @@ def _struct(struct: str, space: Space, prefix: str) -> str:
     )
 
 
-def _tier(name: str) -> str:
-    return "automatic" if name == "auto" else name  # a word of the language
-
-
 def cpp_header(artefact: Artefact, prefix: str) -> str:
     """The text of `PREFIX.hpp`."""
-    family = artefact.model.family
+    family, names = artefact.model.family, {"auto": "automatic"}  # a word of the language
     return filled(
         packaged("artefact.hpp"),
         prefix,
         title=title(artefact),
         statuses="\n".join(f"    {status} = {prefix.upper()}_{status.upper()}," for status in C_STATUSES),
-        tiers="\n".join(f"    {_tier(name)} = {prefix.upper()}_TIER_{name.upper()}," for name in C_TIERS),
+        tiers="\n".join(f"    {names.get(name, name)} = {prefix.upper()}_TIER_{name.upper()}," for name in C_TIERS),
         problem_struct=_struct("Problem", family.problem, prefix),
         config_struct=_struct("Config", family.config, prefix),
     )

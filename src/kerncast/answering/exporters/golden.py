@@ -22,7 +22,6 @@ from kerncast.native.blob.sections import Golden
 from kerncast.native.c_forest import ForestPlan
 from kerncast.native.interpreter import Interpreter
 from kerncast.native.lower import Artefact
-from kerncast.native.tiers.contents import DecisionTree
 
 COUNT = 24
 # LightGBM takes a tenth of a second for thousands of configs, so large families get fewer problems.
@@ -151,30 +150,22 @@ NODE, TREE_NODE, TREE_LEAF, NUMBER = 6, 20, 4, 8
 def tier_bytes(artefact: Artefact) -> dict[str, int]:
     """Bytes of tree, portfolio and full; tables that several share are counted in each."""
     parameters = len(artefact.model.family.config.parameters)
-    model = _model_bytes(artefact)
+    plan = None if artefact.forests is None else ForestPlan(artefact, artefact.forests, "model")
+    model = NUMBER * sum(artefact.model.manifest.size.values()) if plan is None else _forest_bytes(plan)
     tree = artefact.tiers.tree
     small = artefact.small_forest
     chosen = 2 * parameters * len(artefact.tiers.portfolio)
     portfolio = chosen + model + (_forest_bytes(ForestPlan(artefact, small, "small")) if small is not None else 0)
-    deciding = 0 if tree is None else _tree_bytes(artefact, tree)
+    deciding = 0
+    if tree is not None:  # nodes, leaves and their lists; and, if some configs are compared, the trees that do it
+        trees = artefact.tiers.comparing if (tree.compares > 1).any() else ()
+        deciding = TREE_NODE * len(tree.tree.feature) + TREE_LEAF * len(tree.tree.value) + tree.lists.size
+        deciding += sum((NODE + NUMBER) * len(each.feature) + NUMBER * len(each.value) for each in trees)
     return {
         Tier.TREE: chosen + deciding,
         Tier.PORTFOLIO: portfolio,
         Tier.FULL: model + 2 * parameters * artefact.candidates,
     }
-
-
-def _tree_bytes(artefact: Artefact, tree: DecisionTree) -> int:
-    """Nodes, leaves and their lists; and, if some configs are compared, the trees that do it."""
-    trees = artefact.tiers.comparing if (tree.compares > 1).any() else ()
-    own = TREE_NODE * len(tree.tree.feature) + TREE_LEAF * len(tree.tree.value) + tree.lists.size
-    return own + sum((NODE + NUMBER) * len(each.feature) + NUMBER * len(each.value) for each in trees)
-
-
-def _model_bytes(artefact: Artefact) -> int:
-    if artefact.forests is not None:
-        return _forest_bytes(ForestPlan(artefact, artefact.forests, "model"))
-    return NUMBER * sum(artefact.model.manifest.size.values())
 
 
 def _forest_bytes(plan: ForestPlan) -> int:

@@ -130,16 +130,16 @@ def short_tiers(model: Model) -> Tiers:
     plain = plain_tiers(model)
     if len(plain.portfolio) <= MOST or model.out_of_fold is None:
         return plain
-    return _cached(model, f"short {LOSS} {MOST} {LIKE_MEASURED}", lambda: _shortened(model, plain))
 
+    def shortened() -> Tiers:
+        measured, drawn = _measured_and_drawn(model, LIKE_MEASURED, seed=0)
+        scores = PortfolioScores(lower(model, plain, [Tier.PORTFOLIO]))(pl.concat([measured, drawn]))
+        preferred = [plain.portfolio[place] for place in shortlist(scores, LOSS, MOST)]
+        # Whatever the model prefers, the configs that others would take stay: it may be asked to compare with them.
+        rows = dict.fromkeys([*_always(model), *preferred])
+        return replace(plain, portfolio=covered(model, list(rows), drawn[:COVERED], MOST))
 
-def _shortened(model: Model, plain: Tiers) -> Tiers:
-    measured, drawn = _measured_and_drawn(model, LIKE_MEASURED, seed=0)
-    scores = PortfolioScores(lower(model, plain, [Tier.PORTFOLIO]))(pl.concat([measured, drawn]))
-    preferred = [plain.portfolio[place] for place in shortlist(scores, LOSS, MOST)]
-    # Whatever the model prefers, the configs that others would take stay: it may be asked to compare with them.
-    rows = dict.fromkeys([*_always(model), *preferred])
-    return replace(plain, portfolio=covered(model, list(rows), drawn[:COVERED], MOST))
+    return _cached(model, f"short {LOSS} {MOST} {LIKE_MEASURED}", shortened)
 
 
 def _always(model: Model) -> list[int]:

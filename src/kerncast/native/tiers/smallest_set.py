@@ -100,7 +100,8 @@ def choose_portfolio(measured: Measured, loss: float = 0.002, most: int = 64, *,
             for growing, (_, own) in zip(held, splits, strict=True):
                 growing.grow()
                 efficiency[own] = shares[own][:, growing.picked].max(axis=1)
-        point = _point(len(chosen.picked), 1.0 - float(chosen.best.mean()), efficiency)
+        training, low = 1.0 - float(chosen.best.mean()), float(np.percentile(efficiency, 10))
+        point = CurvePoint(len(chosen.picked), training, 1.0 - float(efficiency.mean()), low, float(efficiency.min()))
         curve.append(point)
         if point.loss <= loss:
             break
@@ -149,11 +150,6 @@ def covered(model: Model, portfolio: Sequence[int], problems: pl.DataFrame, most
         # Among the configs that run most of them, the best on average.
         picked.append(int(np.lexsort((-share, -works))[0]))
     return tuple(picked)
-
-
-def _point(size: int, training: float, efficiency: Floats) -> CurvePoint:
-    low = float(np.percentile(efficiency, 10))
-    return CurvePoint(size, training, 1.0 - float(efficiency.mean()), low, float(efficiency.min()))
 
 
 class _Growing:
