@@ -157,11 +157,11 @@ def test_a_profile_with_the_name_of_a_measured_device_but_fewer_numbers_gets_its
 
 def test_software_that_no_model_is_of_is_said_on_every_device(empty):
     """All devices answer as one alone does; a family without models is named."""
-    everywhere = predict_everywhere("gemm", {**GEMM, "dtype": "bf16"}, software="sparkle", store=empty)
+    everywhere = predict_everywhere("gemm", {**GEMM, "dtype": "bf16"}, software="sparkle", family=None, store=empty)
     assert len(everywhere) >= 9
     assert all("not on sparkle" in item.note for item in everywhere)
     with pytest.raises(NotFound, match="no model of gemm in the family cpu"):
-        predict_everywhere("gemm", {**GEMM, "dtype": "bf16"}, family="cpu", store=empty)
+        predict_everywhere("gemm", {**GEMM, "dtype": "bf16"}, software=None, family="cpu", store=empty)
     with pytest.raises(NotFound, match="or name the device"):
         in_store(empty)(Address("gemm"))
 
