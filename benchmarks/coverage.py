@@ -23,7 +23,8 @@ from reporting import Benchmark, Row, Target, finish, script_parser
 
 BENCHMARK = Benchmark(__file__, "What users of other systems expect", "Promises of four reference systems")
 PARTS = (promises_reshard, promises_ck, promises_own_op, promises_ttnn, promises_diode)
-ROWS = 131
+# Promises of other systems by number. Comparing two saved tables of predictions (77) is not kept: models are compared.
+ROWS = [number for number in range(1, 132) if number != 77]
 
 
 def kept(promise: Promise, folder: Path) -> Row:
@@ -61,7 +62,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for what is made")
     given = parser.parse_args()
     listed = sorted(number for item in PROMISES for number in item.rows)
-    assert listed == list(range(1, ROWS + 1)), f"each row once: {sorted(set(range(1, ROWS + 1)) ^ set(listed))}"
+    assert listed == ROWS, f"each row once: {sorted(set(ROWS) ^ set(listed))}"
     with tempfile.TemporaryDirectory() as folder:
         rows = []
         for item in chosen(given.only):
