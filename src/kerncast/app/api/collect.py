@@ -255,7 +255,7 @@ def collect(  # type: ignore[misc]  # the overloads name what decides the result
         source,
         problem_texts(problems),
         assignment_texts(vary) if source is not None else with_preset(preset, assignment_texts(vary)),
-        configs,
+        None if configs is None else str(configs),
         max_flops,
         seed,
         None if active else extent.max_vectors,
