@@ -6,7 +6,6 @@ import pytest
 
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.library import devices
-from kerncast.library.devices import detect
 
 CPUINFO = """\
 processor\t: 0
@@ -140,7 +139,7 @@ def machine(folder, cpuinfo=CPUINFO, sizes=(("1", "Data", "48K"), ("1", "Instruc
         (entry / "level").write_text(level + "\n")
         (entry / "type").write_text(kind + "\n")
         (entry / "size").write_text(size + "\n")
-    return detect.detect(proc, folder / "sys")
+    return devices.detect(proc, folder / "sys")
 
 
 def test_a_machine_is_described_by_what_it_says_about_itself(tmp_path):

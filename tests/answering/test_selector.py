@@ -18,7 +18,7 @@ from kerncast.core.progress import Progress
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.learning.learners.lightgbm_text import read_trees
-from kerncast.library.families.inductor_choices import gemm_library
+from kerncast.library.families.gemm_triton import gemm_library
 from kerncast.measuring.backends.contract import CannotCompile
 from kerncast.models import answerer
 from kerncast.models.answer import Answered, Tier

@@ -6,8 +6,7 @@ import pytest
 from tests.torch.gpuless import triton_on_cpu
 
 from kerncast.core.op import Config
-from kerncast.library.families.gemm_triton import triton
-from kerncast.library.families.inductor_templates import config_of
+from kerncast.library.families.gemm_triton import config_of, triton
 from kerncast.testing.models import synthetic_dataset, synthetic_rows
 from kerncast.torch.chooser import ChoicePolicy, Chooser, Confidence
 from kerncast.torch.describing import flex_asked
@@ -197,7 +196,7 @@ def flex_model(tmp_path_factory):
     import polars as pl
 
     from kerncast.data import schema
-    from kerncast.library.families.inductor_choices import flex_attention_triton
+    from kerncast.library.families.gemm_triton import flex_attention_triton
 
     folder = tmp_path_factory.mktemp("flex")
     shapes = [(b, h, s, d) for b in (1, 2, 4) for h in (4, 8) for s in (256, 512, 1024, 2048) for d in (32, 64)]

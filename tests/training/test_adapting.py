@@ -10,7 +10,7 @@ import kerncast
 from kerncast.core.device import Device
 from kerncast.data.dataset import Dataset, record_of
 from kerncast.errors import InvalidValue
-from kerncast.library.families.inductor_choices import gemm_library
+from kerncast.library.families.gemm_triton import gemm_library
 from kerncast.models.answer import Answered
 from kerncast.models.limits.devices import DeviceErrors, Elsewhere, calibrate_elsewhere
 from kerncast.models.store.store import Store

@@ -9,7 +9,7 @@ from kerncast.core.device import Device
 from kerncast.data.dataset import Dataset, record_of
 from kerncast.learning.learners.own_trees import branches, identifying
 from kerncast.learning.learners.trees import sum_of
-from kerncast.library.families.inductor_choices import gemm_library
+from kerncast.library.families.gemm_triton import gemm_library
 
 NUMBERS = {"num_cus": 148.0, "memory_bandwidth_gb_s": 7700.0, "l2_cache_kb": 129_024.0}
 PEAKS = {"bf16": 2250.0, "fp8": 4500.0}

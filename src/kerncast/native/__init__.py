@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kerncast.core.io.c import packaged_c
+from kerncast.core.io.quoting import packaged_c
 from kerncast.core.space import Space
 from kerncast.errors import InvalidValue
 

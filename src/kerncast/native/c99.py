@@ -10,7 +10,7 @@ import numpy as np
 from kerncast.core.arrays import MOST_ALIGNED
 from kerncast.core.expr import Expr
 from kerncast.core.expr.to_c import prelude
-from kerncast.core.io.c import Sealed, array, c_integer, c_number, c_string, define, filled, integer_type, with_prefix
+from kerncast.core.io.quoting import Sealed, array, c_integer, c_number, c_string, define, filled, integer_type, with_prefix
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import LEAST_RATE, Boosted, CScope, CSource, Level, Lines, Network
 from kerncast.learning.learners.gbdt import BEHIND, LIKELY_TO_FAIL

@@ -12,7 +12,7 @@ from kerncast.core.arrays import Floats, Ints
 from kerncast.core.expr import Expr
 from kerncast.core.expr.nodes import as_expr
 from kerncast.core.expr.to_c import statements
-from kerncast.core.io.c import integer_type
+from kerncast.core.io.quoting import integer_type
 from kerncast.learning.learners.trees import Tree
 from kerncast.models.answer import Tier
 from kerncast.native.c_model import CModel, structure

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from kerncast.core.expr import ConstantTable, Expr, Program
 from kerncast.core.expr.to_c import statements
-from kerncast.core.io.c import Sealed, array, c_integer, c_number, c_string, define, packaged_c
+from kerncast.core.io.quoting import Sealed, array, c_integer, c_number, c_string, define, packaged_c
 from kerncast.core.op import Family
 from kerncast.core.parameters import Bool
 from kerncast.core.space import Space

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 
-from kerncast.core.io.c import c_integer, comment, filled, identifiers, with_prefix
+from kerncast.core.io.quoting import c_integer, comment, filled, identifiers, with_prefix
 from kerncast.core.parameters import Bool, Categorical, Parameter
 from kerncast.core.space import Space
 from kerncast.models.answer import C_STATUSES, C_TIERS

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kerncast.core import software as softwares
-from kerncast.core.io.c import c_integer, c_string, with_prefix
+from kerncast.core.io.quoting import c_integer, c_string, with_prefix
 from kerncast.core.op import Op
 from kerncast.core.parameters import Bool, Categorical, Parameter
 from kerncast.core.space import Space, Value

@@ -32,8 +32,7 @@ from kerncast.data.journal import checked, software_text
 from kerncast.errors import KerncastError
 from kerncast.library import devices
 from kerncast.library.families.gemm_inductor_cpp import gemm_inductor_cpp
-from kerncast.library.families.gemm_triton import triton
-from kerncast.library.families.inductor_choices import flex_attention_triton
+from kerncast.library.families.gemm_triton import flex_attention_triton, triton
 from kerncast.library.families.torch_products import flex_problem, gemm_problem
 from kerncast.torch.observed_log import FORMAT, VERSION, keep, logs_of, refuse_foreign, token_of
 

@@ -23,7 +23,7 @@ from kerncast.core.io.terminal import assignments, known
 from kerncast.core.op import Config, Family, Problem
 from kerncast.data import schema
 from kerncast.errors import KerncastError
-from kerncast.library.families.inductor_templates import ATEN, config_of
+from kerncast.library.families.gemm_triton import ATEN, config_of
 from kerncast.library.families.torch_products import gemm_problem
 from kerncast.torch.chooser import Abstain, Chooser, in_range
 from kerncast.torch.describing import describe_choice, describe_inputs, describe_tensor

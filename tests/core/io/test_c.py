@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.hostile import LONG, TEXTS
 
-from kerncast.core.io.c import KEYWORDS, c_string, comment, filled, identifiers, plain_words
+from kerncast.core.io.quoting import KEYWORDS, c_string, comment, filled, identifiers, plain_words
 from kerncast.testing import repeats
 
 HOSTILE = (*TEXTS, LONG)

@@ -14,7 +14,7 @@ from kerncast.core.device import Device
 from kerncast.core.op import Config, Problem
 from kerncast.errors import InvalidValue
 from kerncast.library import devices
-from kerncast.library.devices.detect import product_numbers
+from kerncast.library.devices import product_numbers
 from kerncast.library.families.gemm_cpu import config_set, gemm_cpu
 from kerncast.measuring.backends.contract import Unsupported
 from kerncast.measuring.backends.cpu import CpuBackend, build

@@ -12,7 +12,7 @@ from kerncast.answering.exporters.project import CompiledOptions, numeric_versio
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.artefact import ArtefactKind, Findings
 from kerncast.core.io.atomic import refuse_existing, write_bytes
-from kerncast.core.io.c import filled, packaged_c
+from kerncast.core.io.quoting import filled, packaged_c
 from kerncast.core.progress import QUIET, Progress
 from kerncast.models.model import Model
 from kerncast.native.blob.container import MAGIC, unpacked

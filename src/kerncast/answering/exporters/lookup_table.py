@@ -29,7 +29,7 @@ from kerncast.core.op import Family, Problem
 from kerncast.core.progress import Progress
 from kerncast.data.formats.inductor.choices import SCALARS
 from kerncast.errors import InvalidValue
-from kerncast.library.families import inductor_templates
+from kerncast.library.families import gemm_triton
 from kerncast.models.model import Model
 from kerncast.native.tiers.build import plain_tiers
 
@@ -46,7 +46,7 @@ ARGUMENTS = (
 USUAL = {"GROUP_M": 8, "USE_FAST_ACCUM": False}
 # Values of `template` that mean the plain tiled product; the others by torch's names.
 PLAIN = (None, "mm")
-TEMPLATES = {ours: name for name, ours in inductor_templates.TEMPLATES.items() if name.startswith(("mm_", "blackwell_"))}
+TEMPLATES = {ours: name for name, ours in gemm_triton.TEMPLATES.items() if name.startswith(("mm_", "blackwell_"))}
 
 Config = Mapping[str, Any]
 More = Callable[[Problem], Sequence[Config]]

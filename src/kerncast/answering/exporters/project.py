@@ -15,7 +15,7 @@ from kerncast.answering.exporters.golden import golden_decisions, golden_vectors
 from kerncast.core.io.arguments import Help
 from kerncast.core.io.artefact import ArtefactKind, Findings, PathContents, Versioned, file_checksum
 from kerncast.core.io.atomic import build_directory, refuse_existing
-from kerncast.core.io.c import KEYWORDS, c_integer, c_number, filled, plain_words
+from kerncast.core.io.quoting import KEYWORDS, c_integer, c_number, filled, plain_words
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
 from kerncast.models.answer import CHOOSING, Tier, named_tiers

@@ -11,7 +11,7 @@ from functools import cache
 
 from kerncast.core.expr import meaning
 from kerncast.core.expr.nodes import ConstantTable, Expr, Symbol, topological
-from kerncast.core.io.c import c_number, comment, filled, packaged_c
+from kerncast.core.io.quoting import c_number, comment, filled, packaged_c
 
 _TEMPLATES = {
     "add": "kc_saturate({0} + {1})",

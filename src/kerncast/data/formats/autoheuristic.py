@@ -28,8 +28,7 @@ from kerncast.data.skipping import Skips
 from kerncast.data.tables import LINE, plain_text, refuse_cells, respelled, whole_numbers
 from kerncast.errors import BadFile, InvalidValue, KerncastError
 from kerncast.library import devices
-from kerncast.library.families.gemm_triton import triton
-from kerncast.library.families.inductor_choices import flex_attention_triton, mixed_mm_triton, pad_mm_inductor
+from kerncast.library.families.gemm_triton import flex_attention_triton, mixed_mm_triton, pad_mm_inductor, triton
 
 DTYPES = dtypes.spelled("torch.float64", "torch.float32", "torch.float16", "torch.bfloat16", "torch.float8_e4m3fn",
                         "torch.float8_e5m2", "torch.int8", "torch.uint8")  # fmt: skip

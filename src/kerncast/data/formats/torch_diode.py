@@ -32,8 +32,7 @@ from kerncast.data.schema import Status
 from kerncast.data.skipping import LINE, BadRows, Skips, bad_row
 from kerncast.errors import BadFile, InvalidValue, quoted
 from kerncast.library import devices
-from kerncast.library.families.gemm_triton import triton
-from kerncast.library.families.inductor_templates import config_of
+from kerncast.library.families.gemm_triton import config_of, triton
 from kerncast.library.families.torch_products import WORDS, dtype_of
 
 LEVELS = ("hardware", "operation", "solution")

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from kerncast.core import arrays
 from kerncast.core.arrays import Flags, Floats
 from kerncast.core.expr import Expr
-from kerncast.core.io.c import Sealed
 from kerncast.core.io.foreign import refuse_large_archive
+from kerncast.core.io.quoting import Sealed
 from kerncast.core.op import Family
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import BadFile, InvalidValue

@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from kerncast.core import arrays
 from kerncast.core.arrays import Floats
-from kerncast.core.io.c import c_number, packaged_c
 from kerncast.core.io.foreign import CELL
+from kerncast.core.io.quoting import c_number, packaged_c
 from kerncast.errors import BadFile, NotFound
 from kerncast.learning.learners.contract import TARGETS, Learner, Target
 from kerncast.learning.tables.feature_rows import Rows

@@ -30,8 +30,7 @@ from kerncast.library.families.serving_tiles import (
 from kerncast.library.ops.attention import attention_context, attention_encoder, attention_generation
 from kerncast.library.ops.mla import CACHED, LATENT, QUERY, VALUE, mla_bmm, mla_context, mla_generation
 from kerncast.library.ops.moe import moe
-from kerncast.library.ops.recurrent import causal_conv, linear_attention
-from kerncast.library.ops.serving import collective, quantize
+from kerncast.library.ops.serving import causal_conv, collective, linear_attention, quantize
 
 SOURCES: dict[str, dict[str, int]] = {
     "attention_context": {

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kerncast.core import dtypes
-from kerncast.library.families.inductor_templates import config_of
+from kerncast.library.families.gemm_triton import config_of
 from kerncast.library.ops.gemm import gemm
 
 Described = dict[str, Any]

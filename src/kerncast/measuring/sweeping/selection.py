@@ -31,8 +31,8 @@ from kerncast.data.dataset import MANIFEST, Dataset
 from kerncast.data.formats.ck_tile import parse_gemm_kernel, refuse_long_name
 from kerncast.data.schema import LABEL, column_type
 from kerncast.errors import BadFile, InvalidValue, KerncastError, NotFound
+from kerncast.library.families.gemm_triton import config_of
 from kerncast.library.families.grouped_conv_ck_tile import parse_conv_kernel
-from kerncast.library.families.inductor_templates import config_of
 from kerncast.library.problems.files import complete, is_table, read_points
 
 FAMILY = "gemm/triton"

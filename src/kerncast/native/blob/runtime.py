@@ -13,7 +13,7 @@ from typing import Any
 
 from kerncast.core.expr.to_c import prelude
 from kerncast.core.io.artefact import is_intact
-from kerncast.core.io.c import c_string, define, filled, packaged_c, with_prefix
+from kerncast.core.io.quoting import c_string, define, filled, packaged_c, with_prefix
 from kerncast.errors import BadFile
 from kerncast.measuring.backends.cpu.build import find_compiler, instruction_set
 from kerncast.models.answer import Tier, fallback_words

@@ -35,8 +35,7 @@ from kerncast.data.skipping import LINE
 from kerncast.errors import BadFile, InvalidValue, NotFound
 from kerncast.library import devices
 from kerncast.library.families.gemm_inductor_cpp import gemm_inductor_cpp
-from kerncast.library.families.gemm_triton import triton
-from kerncast.library.families.inductor_choices import flex_attention_triton
+from kerncast.library.families.gemm_triton import flex_attention_triton, triton
 from kerncast.library.families.torch_products import Described, gemm_problem, triton_config, worded
 
 FAILED = "Inductor could not run it, and does not say why"
