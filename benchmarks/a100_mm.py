@@ -15,7 +15,7 @@ from reporting import Benchmark, Target, finish, script_parser
 from shipped_trees import MM, TREES_NOTE, shipped
 
 from kerncast.core.arrays import Ints
-from kerncast.learning.tables.table import Table
+from kerncast.learning.table import Table
 
 SOURCE = "PyTorch's AutoHeuristic data sets (https://github.com/pytorch/pytorch, torchgen/_autoheuristic), a100_mm.zip"
 BENCHMARK = Benchmark(

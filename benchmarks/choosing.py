@@ -18,9 +18,9 @@ from kerncast.core.arrays import Flags, Ints
 from kerncast.data import Dataset
 from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
-from kerncast.learning.scoring.metrics import Predicted, baseline_card
-from kerncast.learning.tables.assess import assess
-from kerncast.learning.tables.table import Table, load_table
+from kerncast.learning.assess import assess
+from kerncast.learning.metrics import Predicted, baseline_card
+from kerncast.learning.table import Table, load_table
 from kerncast.models.conformal import cross_bounds
 from kerncast.models.limits.widening import Errors
 from kerncast.training.folds import cross_validate

@@ -17,7 +17,7 @@ from choosing import report
 from reporting import Benchmark, Row, Target, finish, script_parser
 
 from kerncast.data import Dataset
-from kerncast.learning.tables.table import load_table
+from kerncast.learning.table import load_table
 
 DIRECTIONS = ("forward", "bwd_data", "bwd_weight")
 TARGETS = {"efficiency_mean": Target(96), "efficiency_p10": Target(90)}

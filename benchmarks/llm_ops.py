@@ -30,7 +30,7 @@ from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.evaluating.evaluation import folds_of, split_groups
-from kerncast.learning.tables.table import Table, load_table
+from kerncast.learning.table import Table, load_table
 from kerncast.regenerating.shipped_plans import LEAST_SHARE, TIMES, medians_of
 from kerncast.training.folds import cross_validate
 from kerncast.training.procedure import Procedure, Recipe

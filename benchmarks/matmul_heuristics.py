@@ -21,7 +21,7 @@ from reporting import Benchmark, Row, Target, bootstrap, finish, script_parser
 
 from kerncast.app.api.showing import shown
 from kerncast.evaluating.evaluation import folds_of
-from kerncast.learning.tables.table import Table
+from kerncast.learning.table import Table
 from kerncast.training.folds import cross_validate
 from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe

@@ -35,9 +35,9 @@ from reporting import Benchmark, Row, Target, bootstrap, finish, format_figure, 
 from kerncast.answering.selector import Selector
 from kerncast.data import Dataset, schema
 from kerncast.evaluating.tiers import Tried, tier_choices, tiers_in
-from kerncast.learning.scoring.trials import held_out
-from kerncast.learning.tables.assess import alignment, kinds_of
-from kerncast.learning.tables.table import Table, build_table, load_table
+from kerncast.learning.assess import alignment, kinds_of
+from kerncast.learning.table import Table, build_table, load_table
+from kerncast.learning.trials import held_out
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES
 from kerncast.models.answer import Tier

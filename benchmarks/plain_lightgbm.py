@@ -10,8 +10,8 @@ import polars as pl
 from choosing import Peer
 
 from kerncast.core.arrays import Floats, Ints
-from kerncast.learning.scoring.metrics import Predicted, scorecard
-from kerncast.learning.tables.table import Table
+from kerncast.learning.metrics import Predicted, scorecard
+from kerncast.learning.table import Table
 
 SETTINGS = {"num_leaves": 63, "learning_rate": 0.1, "verbosity": -1, "num_threads": 1, "deterministic": True,
             "force_row_wise": True, "seed": 0}  # fmt: skip

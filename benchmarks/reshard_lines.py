@@ -26,9 +26,9 @@ from kerncast.data import Dataset
 from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.evaluating.evaluation import split_groups
-from kerncast.learning.scoring.metrics import flat, runtime_figures
-from kerncast.learning.scoring.trials import folds_by_group
-from kerncast.learning.tables.table import Table, load_table
+from kerncast.learning.metrics import flat, runtime_figures
+from kerncast.learning.table import Table, load_table
+from kerncast.learning.trials import folds_by_group
 from kerncast.training.procedure import Procedure
 from kerncast.training.train import Recipe
 

@@ -27,7 +27,7 @@ from kerncast.answering.selector import Selector
 from kerncast.core.device import Device
 from kerncast.core.op import Family
 from kerncast.data import Dataset, schema
-from kerncast.learning.tables.feature_rows import Featurizer
+from kerncast.learning.feature_rows import Featurizer
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.backends.cpu.build import find_compiler

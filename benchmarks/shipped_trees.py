@@ -18,8 +18,8 @@ from choosing import Peer
 
 from kerncast.core.arrays import Floats
 from kerncast.data.formats.autoheuristic import DTYPES, EXTERN, NOT_FP32, TILE_NAMES
-from kerncast.learning.scoring.metrics import baseline_card
-from kerncast.learning.tables.table import Table
+from kerncast.learning.metrics import baseline_card
+from kerncast.learning.table import Table
 
 TREES_NOTE = "PyTorch's trees were trained on rows of this file, so their figures flatter them."
 PACKAGE = "torch._inductor.autoheuristic"

@@ -27,10 +27,10 @@ from choosing import data_file, table_of
 from reporting import Benchmark, Interval, Row, Target, finish, format_figure, script_parser
 
 from kerncast.data import schema
+from kerncast.learning.feature_rows import Featurizer
 from kerncast.learning.learners.contract import Learner
-from kerncast.learning.scoring.trials import folds_by_group
-from kerncast.learning.tables.feature_rows import Featurizer
-from kerncast.learning.tables.table import Table, family_rules, namespaces
+from kerncast.learning.table import Table, family_rules, namespaces
+from kerncast.learning.trials import folds_by_group
 from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.measured import Measured, hull, measured_in_table
 from kerncast.native.tiers.build import samples_for

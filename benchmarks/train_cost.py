@@ -55,8 +55,8 @@ def plain_run(dataset: Path) -> float:
     import numpy as np
 
     from kerncast.data import Dataset
-    from kerncast.learning.scoring.trials import folds_by_group
-    from kerncast.learning.tables.table import load_table
+    from kerncast.learning.table import load_table
+    from kerncast.learning.trials import folds_by_group
     from kerncast.training import Recipe
     from kerncast.training.procedure import Procedure
 

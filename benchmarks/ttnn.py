@@ -29,8 +29,8 @@ from kerncast.data.label_shift import without_suspect
 from kerncast.data.quality import inspect_family
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import folds_of
-from kerncast.learning.scoring.metrics import runtime_figures
-from kerncast.learning.tables.table import Table, build_table
+from kerncast.learning.metrics import runtime_figures
+from kerncast.learning.table import Table, build_table
 from kerncast.library import devices
 from kerncast.models.conformal import cross_bounds
 from kerncast.models.limits.widening import Errors

@@ -8,7 +8,7 @@ from kerncast.core.device import Device
 from kerncast.core.op import limits
 from kerncast.data import quality, schema
 from kerncast.evaluating.report.charts import roofline_chart
-from kerncast.learning.tables.table import build_table
+from kerncast.learning.table import build_table
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 

@@ -16,7 +16,7 @@ from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files
 from kerncast.errors import NotFound
 from kerncast.evaluating import Evaluation, compare, evaluate
-from kerncast.learning.scoring.metrics import Figures
+from kerncast.learning.metrics import Figures
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 from kerncast.library.registry import OPS

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from kerncast.learning.tables.table import Table
+from kerncast.learning.table import Table
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 FEATURES = "m,k,n,mat1_dtype,mat2_dtype,mat1_stride_0,mat1_stride_1,mat2_stride_0,mat2_stride_1,mat1_iscontig,mat2_iscontig"

@@ -12,7 +12,7 @@ from kerncast.core.progress import Progress
 from kerncast.data.dataset import Dataset
 from kerncast.data.filters import SoftwareRows, resolved
 from kerncast.errors import InvalidValue, NotFound
-from kerncast.learning.tables.table import load_table
+from kerncast.learning.table import load_table
 from kerncast.library.declared.family_file import family_named
 
 # As PEP 440 orders them, the oldest first; what is no version comes before all.

@@ -11,7 +11,7 @@ from kerncast.app.api.export import export
 from kerncast.app.api.read import read
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
-from kerncast.learning.tables.measurements import label_table
+from kerncast.learning.measurements import label_table
 from kerncast.library.registry import FAMILIES
 from kerncast.models.measured import labels_of, natural
 from kerncast.native.tiers.build import TierOptions

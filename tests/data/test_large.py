@@ -7,7 +7,7 @@ import pytest
 import kerncast
 from kerncast.data import Dataset, condensed, quality, schema, stored_rows
 from kerncast.data.filters import SHARES, columns_of, draw_problems, problem_share
-from kerncast.learning.tables import measurements
+from kerncast.learning import measurements
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
 

@@ -14,9 +14,9 @@ from kerncast.errors import InvalidValue
 from kerncast.evaluating import evaluate
 from kerncast.evaluating.evaluation import _remembered, folds_of, refitted
 from kerncast.evaluating.unseen import folded_for, recipe_of, table_for
-from kerncast.learning.scoring.metrics import Predicted, scorecard
-from kerncast.learning.tables.feature_rows import Featurizer
-from kerncast.learning.tables.table import build_table
+from kerncast.learning.feature_rows import Featurizer
+from kerncast.learning.metrics import Predicted, scorecard
+from kerncast.learning.table import build_table
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES
 from kerncast.models import model as models

@@ -7,7 +7,7 @@ import pytest
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.refits import off_grid
 from kerncast.evaluating.text import joined, off_grid_blocks
-from kerncast.learning.tables.assess import HeldOutKind, alignment, kinds_of
+from kerncast.learning.assess import HeldOutKind, alignment, kinds_of
 from kerncast.native.tiers.build import TierOptions
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_table
 from kerncast.training.train import Recipe, train

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from kerncast.data import Dataset, schema
-from kerncast.learning.tables.feature_rows import Featurizer
+from kerncast.learning.feature_rows import Featurizer
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES
 from kerncast.models.ck import LAYOUTS

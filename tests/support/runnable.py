@@ -20,7 +20,7 @@ from kerncast.core.op import Family
 from kerncast.core.parameters import Int, Parameter
 from kerncast.data import Dataset, schema
 from kerncast.data.dataset import record_of
-from kerncast.learning.tables.feature_rows import Featurizer
+from kerncast.learning.feature_rows import Featurizer
 from kerncast.models.answer import Answer
 from kerncast.models.model import Model
 from kerncast.native.tiers.teaching import allowed_problems

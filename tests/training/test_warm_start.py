@@ -9,7 +9,7 @@ import pytest
 
 from kerncast.data import Dataset
 from kerncast.errors import BadFile, InvalidValue
-from kerncast.learning.tables.table import load_table
+from kerncast.learning.table import load_table
 from kerncast.library.registry import FAMILIES
 from kerncast.models.model import Model
 from kerncast.testing.models import synthetic_dataset, synthetic_rows

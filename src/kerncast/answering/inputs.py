@@ -19,7 +19,7 @@ from kerncast.data.dataset import Dataset
 from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files, recognised
 from kerncast.errors import BadFile, InvalidValue, KerncastError
-from kerncast.learning.tables.measurements import label_table
+from kerncast.learning.measurements import label_table
 from kerncast.library.problems.files import is_table
 from kerncast.measuring.sweeping.selection import (
     DIMENSIONS,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import polars as pl
 
-from kerncast.core.io.artefact import differing, file_checksum
+from kerncast.core.io.artefact import changed_since, differing, file_checksum
 from kerncast.core.io.atomic import write_atomically
 from kerncast.core.io.foreign import guarded
 from kerncast.core.io.parquet import read_parquet
@@ -232,7 +232,7 @@ def refuse_changed(files: Mapping[Path, str]) -> None:
     """Refuse the first of some files of a dataset that differs from its checksum."""
     changed = differing(files)
     if changed is not None:
-        raise BadFile(f"{changed} differs from its checksum: {AGAIN}")
+        raise changed_since(changed, AGAIN)
 
 
 def write_skipped(folder: Path, frame: pl.DataFrame, kinds: Sequence[SkippedKind]) -> SkippedFile:

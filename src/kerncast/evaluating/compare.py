@@ -22,9 +22,9 @@ from kerncast.evaluating.points import part_of
 from kerncast.evaluating.text import joined, verdict_blocks
 from kerncast.evaluating.tiers import Tried, tier_choices, tiers_in
 from kerncast.evaluating.unseen import Judged, Paths, judged, listed, open_all, table_for, unknown_configs, untrained_labels
-from kerncast.learning.scoring.metrics import Figure, Predicted, figure, resampled
-from kerncast.learning.scoring.trials import TIE_SIGMAS
-from kerncast.learning.tables.table import Table, pooled
+from kerncast.learning.metrics import Figure, Predicted, figure, resampled
+from kerncast.learning.table import Table, pooled
+from kerncast.learning.trials import TIE_SIGMAS
 from kerncast.models.answer import CHOOSING, Tier
 from kerncast.models.model import Model
 

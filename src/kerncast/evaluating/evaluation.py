@@ -28,10 +28,10 @@ from kerncast.evaluating.unseen import (
     unknown_configs,
     untrained_labels,
 )
-from kerncast.learning.scoring.metrics import Predicted
-from kerncast.learning.scoring.trials import folds_by_group, folds_by_size
-from kerncast.learning.tables.assess import PORTFOLIO, TRIED_ENOUGH, Learned, assess
-from kerncast.learning.tables.table import Table
+from kerncast.learning.assess import PORTFOLIO, TRIED_ENOUGH, Learned, assess
+from kerncast.learning.metrics import Predicted
+from kerncast.learning.table import Table
+from kerncast.learning.trials import folds_by_group, folds_by_size
 from kerncast.models.conformal import cross_bounds
 from kerncast.models.limits.widening import LEVEL, Errors
 from kerncast.models.model import Model

@@ -11,8 +11,8 @@ import polars as pl
 from kerncast.core.arrays import Array, Floats, Ints
 from kerncast.core.op.declaration import BANDWIDTH, TFLOPS
 from kerncast.core.parameters import Bool, Categorical
-from kerncast.learning.scoring.metrics import Predicted
-from kerncast.learning.tables.table import Table
+from kerncast.learning.metrics import Predicted
+from kerncast.learning.table import Table
 
 # A rate's name → the column with the work it counts, and what a nanosecond of one unit of it is.
 _RATES = {TFLOPS: ("flops", 1e-3), BANDWIDTH: ("bytes", 1.0)}

@@ -17,10 +17,10 @@ from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import cross_validated, folds_of, split_groups
 from kerncast.evaluating.tiers import TierChoices, Tried, tier_choices, tiers_in
 from kerncast.evaluating.unseen import Paths, folded_for, open_all, recipe_of, table_for
-from kerncast.learning.scoring.metrics import Predicted, figure, resampled, scorecard
-from kerncast.learning.scoring.trials import folds_by_group
-from kerncast.learning.tables.assess import FEWEST_GROUPS, kinds_of
-from kerncast.learning.tables.table import Table
+from kerncast.learning.assess import FEWEST_GROUPS, kinds_of
+from kerncast.learning.metrics import Predicted, figure, resampled, scorecard
+from kerncast.learning.table import Table
+from kerncast.learning.trials import folds_by_group
 from kerncast.measuring.run import by_turns
 from kerncast.models.answer import Tier
 from kerncast.models.model import Model

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from kerncast.core.io.artefact import ArtefactKind, Findings, PathContents
+from kerncast.core.io.artefact import ArtefactKind, Findings, PathContents, changed_since
 from kerncast.core.io.atomic import write_atomically
 from kerncast.core.io.foreign import guarded, read_json
 from kerncast.core.io.parquet import parquet_metadata, read_parquet
 from kerncast.core.op.declaration import BANDWIDTH, TFLOPS
 from kerncast.data.schema import content_digest
 from kerncast.errors import BadFile, KerncastError
-from kerncast.learning.scoring.metrics import Figure, Figures
+from kerncast.learning.metrics import Figure, Figures
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as PlotlyFigure
@@ -317,7 +317,7 @@ def read_predictions(path: Path) -> pl.DataFrame:
     with guarded(path, AGAIN):
         metadata, frame = parquet_metadata(path), read_parquet(path)
     if content_digest([frame]) != metadata.get(KEY):
-        raise BadFile(f"{path} differs from its checksum: {AGAIN}")
+        raise changed_since(path, AGAIN)
     return frame
 
 

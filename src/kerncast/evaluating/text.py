@@ -9,7 +9,7 @@ from kerncast.core.io.terminal import TextTable, assignments, counted, distinct,
 from kerncast.core.op.declaration import BANDWIDTH, TFLOPS
 from kerncast.core.op.limits import sentence
 from kerncast.evaluating.solutions import said
-from kerncast.learning.scoring.metrics import LOG_ERRORS
+from kerncast.learning.metrics import LOG_ERRORS
 
 Block = str | TextTable
 

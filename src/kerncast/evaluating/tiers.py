@@ -14,9 +14,9 @@ from kerncast.answering.selector import Selector
 from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.core.op import Config, Family, Problem
 from kerncast.evaluating.evaluation import Evaluation
-from kerncast.learning.scoring.metrics import figure, resampled
-from kerncast.learning.tables.assess import TRIED_ENOUGH
-from kerncast.learning.tables.table import Table, row_numbers
+from kerncast.learning.assess import TRIED_ENOUGH
+from kerncast.learning.metrics import figure, resampled
+from kerncast.learning.table import Table, row_numbers
 from kerncast.models.answer import CHOOSING, Tier
 from kerncast.native.tiers.teaching import draw_problems
 

@@ -11,8 +11,8 @@ import polars as pl
 
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
-from kerncast.learning.tables.measurements import Folded, read_measurements, resolved_software, rows_where
-from kerncast.learning.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
+from kerncast.learning.measurements import Folded, read_measurements, resolved_software, rows_where
+from kerncast.learning.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
 from kerncast.models.model import Model
 from kerncast.training.procedure import Recipe
 from kerncast.training.train import expand

@@ -17,7 +17,7 @@ from kerncast.core.expr import Program
 from kerncast.core.op import Config, Problem
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.learning.tables.table import BoundRule, config_rules, problem_rules
+from kerncast.learning.table import BoundRule, config_rules, problem_rules
 from kerncast.models.answer import Answer, Answered, Tier, as_judged, refused_outside, without_choice
 from kerncast.models.candidates import Candidates, by_share, library_rows, model_rules
 from kerncast.models.limits.configs import Expectation, expectation_of, reach_of, worked_on

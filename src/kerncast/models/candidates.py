@@ -18,7 +18,7 @@ from kerncast.core.expr import Program
 from kerncast.core.op import Family
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.learning.tables.table import BoundRule, config_rules, family_rules
+from kerncast.learning.table import BoundRule, config_rules, family_rules
 from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.limits.envelope import KNOWN
 from kerncast.models.manifest import Range

@@ -12,7 +12,7 @@ from kerncast.core.io.terminal import counted, distinct
 from kerncast.core.parameters import Bool, Categorical
 from kerncast.data.row_checks import isolated_sentence
 from kerncast.learning.learners.gbdt import FEWEST_FAILURES
-from kerncast.learning.scoring.trials import CONFIG
+from kerncast.learning.trials import CONFIG
 from kerncast.library.declared.declaration import is_written
 from kerncast.library.problems import named_sets
 from kerncast.models.limits.envelope import fact_words, range_words

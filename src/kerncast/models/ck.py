@@ -25,11 +25,11 @@ from kerncast.core.io.foreign import guarded, read_json
 from kerncast.core.op import Family
 from kerncast.data.dataset import record_of
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.learning.feature_rows import Rows
 from kerncast.learning.learners.contract import Output, Target
 from kerncast.learning.learners.gbdt import Gbdt, GbdtOptions
 from kerncast.learning.learners.lightgbm_text import load_forest
 from kerncast.learning.learners.trees import Tree
-from kerncast.learning.tables.feature_rows import Rows
 from kerncast.library import devices
 from kerncast.library.families.grouped_conv_ck_tile import COLUMNS as CONV_COLUMNS
 from kerncast.library.registry import FAMILIES

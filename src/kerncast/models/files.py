@@ -21,7 +21,7 @@ from kerncast.core.io.parquet import read_parquet
 from kerncast.core.op import Family
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.learning.scoring.metrics import Figures
+from kerncast.learning.metrics import Figures
 from kerncast.models.limits.configs import SERVING, Serving, read_serving, serving_of, worked_on
 from kerncast.models.manifest import (
     CANDIDATES,

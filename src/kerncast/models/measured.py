@@ -17,9 +17,9 @@ from kerncast.core.op import Family
 from kerncast.core.parameters import Bool, Categorical, Int
 from kerncast.data.schema import LABEL
 from kerncast.errors import InvalidValue
-from kerncast.learning.scoring.trials import Trials
-from kerncast.learning.tables import assess
-from kerncast.learning.tables.table import Table
+from kerncast.learning import assess
+from kerncast.learning.table import Table
+from kerncast.learning.trials import Trials
 from kerncast.models.manifest import Fact, Range
 
 if TYPE_CHECKING:

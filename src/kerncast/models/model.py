@@ -25,11 +25,11 @@ from kerncast.core.op import Family, Problem
 from kerncast.data import schema
 from kerncast.data.tables import Frame, as_polars, is_frame, with_columns
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, NotFound
+from kerncast.learning.feature_rows import Featurizer, Rows
 from kerncast.learning.learners.contract import Learner, Target
 from kerncast.learning.learners.kinds import learner_class
 from kerncast.learning.learners.lightgbm_text import refuse_other_names
-from kerncast.learning.scoring.metrics import Predicted
-from kerncast.learning.tables.feature_rows import Featurizer, Rows
+from kerncast.learning.metrics import Predicted
 from kerncast.library import devices
 from kerncast.library.declared.declaration import resolve
 from kerncast.models.answer import Answer

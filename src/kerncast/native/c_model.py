@@ -15,7 +15,7 @@ from kerncast.core.op import Family
 from kerncast.core.parameters import Bool
 from kerncast.core.space import Space
 from kerncast.learning.learners.contract import ADD, DENSE, RAW, CScope, CSource, Level, Lines, Network, learn_function
-from kerncast.learning.tables.table import BoundRule
+from kerncast.learning.table import BoundRule
 from kerncast.native import packaged
 from kerncast.native.lower import Artefact
 from kerncast.native.values import ParameterRow, Tables, fact_rows, hull_rows, parameter_rows

@@ -20,7 +20,7 @@ from kerncast.core.expr.nodes import ConstantTable, node, table_lookup, topologi
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.contract import Boosted, Lowered
 from kerncast.learning.learners.trees import Tree
-from kerncast.learning.tables.table import BoundRule, namespaces
+from kerncast.learning.table import BoundRule, namespaces
 from kerncast.models.answer import ALONE, CHOOSING, Tier, named_tiers
 from kerncast.models.candidates import library_rows, model_rules, refuse_no_candidates
 from kerncast.models.limits.configs import Reach

@@ -31,7 +31,7 @@ from kerncast.core.io.terminal import assignments
 from kerncast.core.op import Problem
 from kerncast.core.space import Space
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.learning.tables.table import BoundRule, config_rules, problem_rules
+from kerncast.learning.table import BoundRule, config_rules, problem_rules
 from kerncast.models.candidates import model_rules
 from kerncast.models.model import Model
 from kerncast.native import MISSING, encode

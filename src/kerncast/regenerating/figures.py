@@ -28,7 +28,7 @@ from kerncast.errors import KerncastError, NotFound
 from kerncast.evaluating import Evaluation, evaluate
 from kerncast.evaluating.report.page import write_report
 from kerncast.evaluating.tiers import drawn_problems
-from kerncast.learning.tables.table import load_table
+from kerncast.learning.table import load_table
 from kerncast.library.ops.gemm import gemm
 from kerncast.measuring.backends import get_backend
 from kerncast.measuring.backends.cpu.build import find_compiler

@@ -19,8 +19,8 @@ from kerncast.data.importing import import_files
 from kerncast.data.label_shift import NOT_SUSPECT
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.evaluation import refitted
-from kerncast.learning.scoring.metrics import flat, runtime_figures
-from kerncast.learning.tables.table import Table
+from kerncast.learning.metrics import flat, runtime_figures
+from kerncast.learning.table import Table
 from kerncast.models.model import Model
 from kerncast.training.procedure import Recipe
 

@@ -26,7 +26,7 @@ from kerncast.data.formats.aiconfigurator.kinds import KINDS
 from kerncast.data.formats.aiconfigurator.tables import PACKAGE, WHEEL, tables_at
 from kerncast.data.importing import import_files
 from kerncast.errors import BadFile, InvalidValue, NotFound
-from kerncast.learning.tables.table import Table, load_table
+from kerncast.learning.table import Table, load_table
 from kerncast.models.files import write_slim
 from kerncast.models.manifest import CARD
 from kerncast.models.model import Model

@@ -23,10 +23,10 @@ from kerncast.errors import InvalidValue
 from kerncast.evaluating import Limits, Verdict, compare
 from kerncast.evaluating.compare import AMBIGUOUS, BETTER, SAME, WORSE
 from kerncast.evaluating.unseen import holders_of
-from kerncast.learning.scoring.metrics import Predicted
-from kerncast.learning.tables.feature_rows import Rows
-from kerncast.learning.tables.measurements import CONDITIONS
-from kerncast.learning.tables.table import NOT_TRIED
+from kerncast.learning.feature_rows import Rows
+from kerncast.learning.measurements import CONDITIONS
+from kerncast.learning.metrics import Predicted
+from kerncast.learning.table import NOT_TRIED
 from kerncast.models.manifest import MANIFEST, manifest_alone
 from kerncast.models.measured import CARRIED
 from kerncast.models.model import Model

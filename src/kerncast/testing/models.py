@@ -21,12 +21,12 @@ from kerncast.core.arrays import Floats
 from kerncast.core.op import Family
 from kerncast.data import Dataset, schema
 from kerncast.errors import KerncastError
+from kerncast.learning.feature_rows import Rows
 from kerncast.learning.learners.contract import Fitting, Learner, default_target
 from kerncast.learning.learners.kinds import learner_class, options_of
-from kerncast.learning.scoring.trials import held_out
-from kerncast.learning.tables.feature_rows import Rows
-from kerncast.learning.tables.measurements import MAD_TO_SIGMA
-from kerncast.learning.tables.table import Table, build_table
+from kerncast.learning.measurements import MAD_TO_SIGMA
+from kerncast.learning.table import Table, build_table
+from kerncast.learning.trials import held_out
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES
 from kerncast.models.manifest import MANIFEST

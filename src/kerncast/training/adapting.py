@@ -24,12 +24,12 @@ from kerncast.core.parameters import Categorical
 from kerncast.core.progress import QUIET, Progress
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
+from kerncast.learning.feature_rows import Rows
 from kerncast.learning.learners.contract import label_weights
 from kerncast.learning.learners.gbdt import Gbdt
-from kerncast.learning.scoring.trials import folds_by_group
-from kerncast.learning.tables.feature_rows import Rows
-from kerncast.learning.tables.measurements import Folded, read_measurements
-from kerncast.learning.tables.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
+from kerncast.learning.measurements import Folded, read_measurements
+from kerncast.learning.table import MIXTURES, Table, refuse_mixtures, table_of, tried_rows
+from kerncast.learning.trials import folds_by_group
 from kerncast.models.limits.configs import FEWEST, SERVING, Reach, Serving, expectation_of, reach_of, worked_on
 from kerncast.models.limits.devices import away_from
 from kerncast.models.manifest import write_manifest

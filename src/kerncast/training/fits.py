@@ -19,7 +19,7 @@ from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue, KerncastError
 from kerncast.learning.learners.contract import WORTH_THREADS
 from kerncast.learning.learners.kinds import learner_class
-from kerncast.learning.tables.table import Table
+from kerncast.learning.table import Table
 from kerncast.library.declared.declaration import Declaration, declaration_of, declared_family
 from kerncast.library.registry import FAMILIES
 from kerncast.training.procedure import Procedure

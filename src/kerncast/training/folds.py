@@ -17,11 +17,11 @@ import numpy.typing as npt
 from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.core.io.atomic import replace_file
 from kerncast.errors import BadFile
+from kerncast.learning.assess import HeldOutKind, kinds_of
 from kerncast.learning.learners.contract import Learner, read_arrays, write_arrays
-from kerncast.learning.scoring.metrics import choice_figures
-from kerncast.learning.scoring.trials import CONFIG, folds_by_group
-from kerncast.learning.tables.assess import HeldOutKind, kinds_of
-from kerncast.learning.tables.table import Table
+from kerncast.learning.metrics import choice_figures
+from kerncast.learning.table import Table
+from kerncast.learning.trials import CONFIG, folds_by_group
 from kerncast.models.limits.devices import FEWEST_DEVICES, DeviceErrors, Elsewhere, calibrate_elsewhere, nearest, numbers_read
 from kerncast.training.fits import Fit, run_fits
 from kerncast.training.procedure import Procedure, Recipe

@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from kerncast.core.arrays import Floats, Ints
+from kerncast.learning import assess
+from kerncast.learning.assess import HeldOutKind
 from kerncast.learning.learners.contract import Learner
-from kerncast.learning.scoring.metrics import Predicted, scorecard
-from kerncast.learning.scoring.trials import CONFIG
-from kerncast.learning.tables import assess
-from kerncast.learning.tables.assess import HeldOutKind
-from kerncast.learning.tables.table import Table
+from kerncast.learning.metrics import Predicted, scorecard
+from kerncast.learning.table import Table
+from kerncast.learning.trials import CONFIG
 from kerncast.models.conformal import Interval, calibrate, cross_bounds, widened_like
 from kerncast.models.limits.devices import Elsewhere
 from kerncast.models.limits.widening import Errors, ProblemTraits, Sizes, known_measure, octaves_outside

@@ -14,11 +14,11 @@ import numpy as np
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.learning.feature_rows import Rows
 from kerncast.learning.learners.contract import Fitting, Learner, LearnerOptions, Target, default_target
 from kerncast.learning.learners.kinds import learner_class, options_of
-from kerncast.learning.scoring.trials import CONFIG, folds_by_group, held_out
-from kerncast.learning.tables.feature_rows import Rows
-from kerncast.learning.tables.table import Table
+from kerncast.learning.table import Table
+from kerncast.learning.trials import CONFIG, folds_by_group, held_out
 from kerncast.models.limits.configs import chosen_last, never_worked
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from kerncast.errors import InvalidValue, KerncastError
 from kerncast.learning.learners.contract import Learner, Target
 from kerncast.learning.learners.kinds import learner_class
 from kerncast.learning.learners.networks import CsvNetwork
-from kerncast.learning.tables.measurements import ProblemSample, with_earlier
-from kerncast.learning.tables.table import Table, load_table, refuse_alike_devices
+from kerncast.learning.measurements import ProblemSample, with_earlier
+from kerncast.learning.table import Table, load_table, refuse_alike_devices
 from kerncast.library.declared.declaration import declaration_of
 from kerncast.models import card, measured, trust
 from kerncast.models.limits.devices import numbers_read

@@ -17,13 +17,13 @@ from kerncast.core.arrays import Flags
 from kerncast.core.io.artefact import json_text
 from kerncast.core.op import Family
 from kerncast.errors import InvalidValue
+from kerncast.learning.feature_rows import Featurizer
 from kerncast.learning.learners.contract import Learner, LearnerOptions, Target
 from kerncast.learning.learners.gbdt import Gbdt, GbdtOptions
 from kerncast.learning.learners.lightgbm_text import parse_forest
-from kerncast.learning.scoring.metrics import Predicted, scorecard
-from kerncast.learning.scoring.trials import folds_by_group, held_out
-from kerncast.learning.tables.feature_rows import Featurizer
-from kerncast.learning.tables.table import Table
+from kerncast.learning.metrics import Predicted, scorecard
+from kerncast.learning.table import Table
+from kerncast.learning.trials import folds_by_group, held_out
 from kerncast.models.ck import HARDWARE, LAYOUTS, SPEC, TARGETS, TRAINING, CkForests, CkLayout, read_forests, target_of
 from kerncast.models.limits.configs import chosen_last, never_worked
 from kerncast.models.model import Model, feature_digest

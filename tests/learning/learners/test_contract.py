@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from kerncast.errors import BadFile, InvalidValue, NotFound
+from kerncast.learning.assess import random_choice
 from kerncast.learning.learners.contract import Fitting, Target, read_arrays, write_arrays
 from kerncast.learning.learners.deep import Deep, layout, network
 from kerncast.learning.learners.gbdt import Gbdt
 from kerncast.learning.learners.growing import wanted_shares
 from kerncast.learning.learners.kinds import learner_class, options_of
-from kerncast.learning.tables.assess import random_choice
 from kerncast.testing.models import ModelContract, synthetic_table
 from kerncast.training.procedure import Procedure, Recipe
 

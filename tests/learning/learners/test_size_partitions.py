@@ -4,9 +4,9 @@ import numpy as np
 import polars as pl
 
 from kerncast.core.device import Device
+from kerncast.learning.feature_rows import Featurizer
 from kerncast.learning.learners.leaf_shift import LabelCombinations, SizePartitions, shifted, size_features
 from kerncast.learning.learners.trees import Tree, sum_of
-from kerncast.learning.tables.feature_rows import Featurizer
 from kerncast.library.families.gemm_triton import gemm_library
 
 GPU = Device("gpu", "gpu", "gpu", {"num_cus": 100, "memory_bandwidth_gb_s": 2000, "l2_cache_kb": 40_000},

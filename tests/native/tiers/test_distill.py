@@ -6,7 +6,7 @@ import pytest
 
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
-from kerncast.learning.tables.table import load_table
+from kerncast.learning.table import load_table
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES
 from kerncast.models.manifest import Range

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import polars as pl
 
-    from kerncast.learning.tables.table import Table
+    from kerncast.learning.table import Table
     from kerncast.measuring.collection import Worth
 
 
@@ -66,8 +66,8 @@ def worth_by_model(family: Family, seed: int) -> Worth:
     def worth(rows: pl.DataFrame, rest: pl.DataFrame, device: Device) -> npt.NDArray[np.float64] | None:
         import numpy as np
 
-        from kerncast.learning.tables.feature_rows import Featurizer
-        from kerncast.learning.tables.table import build_table
+        from kerncast.learning.feature_rows import Featurizer
+        from kerncast.learning.table import build_table
         from kerncast.training.procedure import Procedure, Recipe, acquisition
 
         if (rows["status"] == "ok").sum() < FEWEST_ROWS:

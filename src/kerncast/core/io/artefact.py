@@ -209,7 +209,7 @@ class Versioned(Generic[T]):
             if seal is None:
                 raise BadFile(f"{file} has no checksum: {remedy}")
             if seal != self.seal(data):
-                raise BadFile(f"{file} differs from its checksum: {remedy}")
+                raise changed_since(file, remedy)
         try:
             return msgspec.convert(data, self.contents)
         except msgspec.ValidationError as error:
@@ -263,6 +263,11 @@ def file_checksum(path: Path) -> str:
 def _hashed(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def changed_since(file: Path, remedy: str) -> BadFile:
+    """The error for a file that is not as it was written."""
+    return BadFile(f"{file} differs from its checksum: {remedy}")
 
 
 def differing(files: Mapping[Path, str]) -> Path | None:

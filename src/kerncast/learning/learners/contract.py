@@ -23,10 +23,10 @@ from kerncast.core.io.quoting import Sealed
 from kerncast.core.op import Family
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.learning.feature_rows import Rows
 from kerncast.learning.learners.trees import Tree
-from kerncast.learning.scoring.trials import held_out
-from kerncast.learning.tables.feature_rows import Rows
-from kerncast.learning.tables.table import Table
+from kerncast.learning.table import Table
+from kerncast.learning.trials import held_out
 
 # The buffers of a network, and the steps over them.
 INPUT, A, B, D, RAW = range(5)

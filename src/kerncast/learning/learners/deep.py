@@ -23,6 +23,7 @@ from msgspec import Meta
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.op import Family
 from kerncast.errors import InvalidValue, NotFound
+from kerncast.learning.feature_rows import Rows
 from kerncast.learning.learners.contract import (
     ADD,
     COPY,
@@ -45,8 +46,7 @@ from kerncast.learning.learners.contract import (
 )  # fmt: skip
 from kerncast.learning.learners.growing import BLEND, TEMPERATURE, wanted_shares
 from kerncast.learning.learners.networks import BATCH_SIZE, EPOCHS, HIDDEN, Scaling
-from kerncast.learning.tables.feature_rows import Rows
-from kerncast.learning.tables.table import Table
+from kerncast.learning.table import Table
 
 Weights = dict[str, Any]
 

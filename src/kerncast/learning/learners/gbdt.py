@@ -25,6 +25,7 @@ from msgspec import Meta
 from kerncast.core.arrays import Flags, Floats
 from kerncast.core.op import Family
 from kerncast.errors import BadFile, InvalidValue
+from kerncast.learning.feature_rows import Rows
 from kerncast.learning.learners.contract import (
     WORTH_THREADS,
     Boosted,
@@ -56,8 +57,7 @@ from kerncast.learning.learners.lightgbm_text import load_forest, read_trees
 from kerncast.learning.learners.own_trees import Kinds, branches, grown, identifying, joined, telling_apart, without
 from kerncast.learning.learners.packed_forest import PackedForest, packed, unpacked
 from kerncast.learning.learners.trees import Tree, as_arrays, from_arrays, sum_of
-from kerncast.learning.tables.feature_rows import Rows
-from kerncast.learning.tables.table import Table
+from kerncast.learning.table import Table
 
 if TYPE_CHECKING:
     from lightgbm import Booster

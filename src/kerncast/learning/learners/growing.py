@@ -10,10 +10,10 @@ import numpy as np
 
 from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.errors import NotFound
+from kerncast.learning.feature_rows import Rows
 from kerncast.learning.learners.contract import FEWEST_GROUPS, Fitting, label_weights
 from kerncast.learning.learners.trees import Tree
-from kerncast.learning.tables.feature_rows import Rows
-from kerncast.learning.tables.table import Table
+from kerncast.learning.table import Table
 
 if TYPE_CHECKING:
     from lightgbm import Booster

@@ -19,8 +19,8 @@ import numpy as np
 
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.expr import Symbol
+from kerncast.learning.feature_rows import Rows
 from kerncast.learning.learners.trees import Tree, TreeDraft, sum_of
-from kerncast.learning.tables.feature_rows import Rows
 
 
 def size_features(rows: Rows) -> tuple[int, ...]:

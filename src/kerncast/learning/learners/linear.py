@@ -17,6 +17,7 @@ from kerncast.core.io.parquet import read_parquet
 from kerncast.core.op import Family
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
+from kerncast.learning.feature_rows import Rows
 from kerncast.learning.learners.contract import (
     Fitting,
     Learner,
@@ -28,8 +29,7 @@ from kerncast.learning.learners.contract import (
     read_arrays,
     write_arrays,
 )
-from kerncast.learning.tables.feature_rows import Rows
-from kerncast.learning.tables.table import Table
+from kerncast.learning.table import Table
 
 FILE = "lines.parquet"
 # The fewest different sizes that make a line; a group with fewer uses the line of all rows.

@@ -14,6 +14,7 @@ from kerncast.core.arrays import Floats
 from kerncast.core.io.atomic import build_directory
 from kerncast.core.op import Family
 from kerncast.errors import InvalidValue, NotFound
+from kerncast.learning.feature_rows import Rows
 from kerncast.learning.learners.contract import (
     INPUT,
     RAW,
@@ -33,8 +34,7 @@ from kerncast.learning.learners.contract import (
 )  # fmt: skip
 from kerncast.learning.learners.kinds import options_of
 from kerncast.learning.learners.networks import BATCH_SIZE, EPOCHS, HIDDEN, CsvNetwork, Scaling, write_network
-from kerncast.learning.tables.feature_rows import Rows
-from kerncast.learning.tables.table import Table
+from kerncast.learning.table import Table
 
 # Epochs without a better validation error before it stops.
 PATIENCE = 15

@@ -27,8 +27,8 @@ from kerncast.core.arrays import Floats
 from kerncast.core.io.foreign import CELL
 from kerncast.core.io.quoting import c_number, packaged_c
 from kerncast.errors import BadFile, NotFound
+from kerncast.learning.feature_rows import Rows
 from kerncast.learning.learners.contract import TARGETS, Learner, Target
-from kerncast.learning.tables.feature_rows import Rows
 
 # Descriptions of knobs that both networks share.
 HIDDEN, EPOCHS, BATCH_SIZE = "layer sizes such as 100,50", "maximum passes over the data", "rows per step"

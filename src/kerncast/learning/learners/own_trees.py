@@ -18,15 +18,15 @@ import numpy as np
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.device import PEAK, TELLING_APART
 from kerncast.core.expr import Program
+from kerncast.learning.feature_rows import Rows
 from kerncast.learning.learners.contract import Fitting
 from kerncast.learning.learners.growing import Bins, Grower, PartOfTable, time_task
 from kerncast.learning.learners.lightgbm_text import read_trees
 from kerncast.learning.learners.packed_forest import STEP
 from kerncast.learning.learners.trees import Tree, TreeDraft
-from kerncast.learning.tables.feature_rows import Rows
 
 if TYPE_CHECKING:
-    from kerncast.learning.tables.table import Table
+    from kerncast.learning.table import Table
 
 # A number of a profile is a known device's if it is this near, as a share of it. Among data-centre GPUs of one generation the
 # nearest two are 2.7 % apart (148 and 152 compute units).

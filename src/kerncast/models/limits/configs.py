@@ -21,7 +21,7 @@ from kerncast.core.op import Family
 from kerncast.core.parameters import Bool, Categorical
 from kerncast.errors import BadFile
 from kerncast.learning.learners.contract import read_arrays, write_arrays
-from kerncast.learning.tables.table import Table
+from kerncast.learning.table import Table
 from kerncast.models.limits.envelope import OutOfRange
 from kerncast.models.measured import Measured, measured_by_model
 

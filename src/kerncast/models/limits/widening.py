@@ -20,7 +20,7 @@ import polars as pl
 from kerncast.core.arrays import Array, Floats, Ints, alignment
 from kerncast.core.op import Family
 from kerncast.core.parameters import Int, Parameter
-from kerncast.learning.tables.assess import FEWEST_VALUES
+from kerncast.learning.assess import FEWEST_VALUES
 
 LEVEL = 0.90
 

@@ -19,9 +19,9 @@ from kerncast.core.io.atomic import scratch_folder
 from kerncast.core.progress import QUIET, Progress, Stop, never
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
-from kerncast.learning.scoring.metrics import INTERVAL, RESAMPLES
-from kerncast.learning.scoring.trials import TIE_SIGMAS
-from kerncast.learning.tables.measurements import MAD_TO_SIGMA
+from kerncast.learning.measurements import MAD_TO_SIGMA
+from kerncast.learning.metrics import INTERVAL, RESAMPLES
+from kerncast.learning.trials import TIE_SIGMAS
 from kerncast.measuring.collection import CollectionSummary
 from kerncast.measuring.plan import Extent, Runner
 from kerncast.measuring.run import collect

@@ -14,8 +14,8 @@ from kerncast.core.expr import Program
 from kerncast.core.expr.nodes import INEXACT, Expr
 from kerncast.errors import InvalidValue
 from kerncast.learning.learners.trees import Tree
-from kerncast.learning.scoring.trials import held_out
-from kerncast.learning.tables.table import BoundRule, namespaces
+from kerncast.learning.table import BoundRule, namespaces
+from kerncast.learning.trials import held_out
 from kerncast.models.candidates import model_rules
 from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.manifest import Range

@@ -15,8 +15,8 @@ from kerncast.core.arrays import Floats, Ints
 from kerncast.core.io.atomic import write_text
 from kerncast.data.dataset import Dataset
 from kerncast.errors import InvalidValue
-from kerncast.learning.scoring.trials import folds_by_group
-from kerncast.learning.tables.table import load_table
+from kerncast.learning.table import load_table
+from kerncast.learning.trials import folds_by_group
 from kerncast.models.candidates import Candidates
 from kerncast.models.manifest import MANIFEST
 from kerncast.models.measured import Measured, measured_by_model, measured_in_table

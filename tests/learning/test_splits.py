@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kerncast.errors import InvalidValue
-from kerncast.learning.scoring.trials import folds_by_group, folds_by_size, held_out
+from kerncast.learning.trials import folds_by_group, folds_by_size, held_out
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kerncast.learning.scoring.metrics import Predicted, resampled, runtime_figures, scorecard, selection_figures, top_k
-from kerncast.learning.scoring.trials import Trials
+from kerncast.learning.metrics import Predicted, resampled, runtime_figures, scorecard, selection_figures, top_k
+from kerncast.learning.trials import Trials
 
 
 def value(figures, name):

@@ -18,9 +18,9 @@ from kerncast.data import schema
 from kerncast.data.dataset import Dataset
 from kerncast.data.filters import Condition, SoftwareRows
 from kerncast.errors import InvalidValue
-from kerncast.learning.scoring.trials import Trials
-from kerncast.learning.tables.feature_rows import Featurizer, Rows, TimedRows, at_rates, joined, rates_again, with_rates
-from kerncast.learning.tables.measurements import Folded, ProblemSample, read_measurements, resolved_software, stacked
+from kerncast.learning.feature_rows import Featurizer, Rows, TimedRows, at_rates, joined, rates_again, with_rates
+from kerncast.learning.measurements import Folded, ProblemSample, read_measurements, resolved_software, stacked
+from kerncast.learning.trials import Trials
 from kerncast.library.declared.declaration import refuse_another_draft
 from kerncast.library.declared.family_file import SUFFIX, family_named
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from kerncast.learning.scoring.trials import Trials
-from kerncast.learning.tables.assess import (
+from kerncast.learning.assess import (
     fixed_choice,
     greedy_portfolio,
     marked_choice,
@@ -13,6 +12,7 @@ from kerncast.learning.tables.assess import (
     portfolio_tried,
     random_choice,
 )
+from kerncast.learning.trials import Trials
 
 NAN = np.nan
 

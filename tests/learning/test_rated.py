@@ -11,7 +11,7 @@ from kerncast.core.device import Device
 from kerncast.core.io.foreign import decode_toml
 from kerncast.data.schema import conform
 from kerncast.errors import InvalidValue
-from kerncast.learning.tables.table import build_table, refuse_alike_devices
+from kerncast.learning.table import build_table, refuse_alike_devices
 from kerncast.library import devices
 from kerncast.library.declared.declaration import declared_family
 from kerncast.library.declared.family_file import declaration_in

@@ -7,9 +7,9 @@ from polars.testing import assert_frame_equal
 
 from kerncast.data import schema
 from kerncast.errors import InvalidValue
-from kerncast.learning.tables.assess import attempts
-from kerncast.learning.tables.measurements import rows_where, stacked
-from kerncast.learning.tables.table import build_table
+from kerncast.learning.assess import attempts
+from kerncast.learning.measurements import rows_where, stacked
+from kerncast.learning.table import build_table
 from kerncast.library import devices
 from kerncast.library.registry import FAMILIES
 from kerncast.testing.models import FAMILY, synthetic_rows
@@ -115,7 +115,7 @@ def test_repeats_folded_in_parts_are_those_folded_at_once(monkeypatch):
     rows = synthetic_rows(problems=8, repeats=3).with_columns(run_id=pl.lit("a"), order=pl.int_range(pl.len()))
     rows = pl.concat([rows, rows.with_columns(pl.col("time_ns") * 1.01, run_id=pl.lit("b")), rows[:50]])
     one = table_of(rows)
-    monkeypatch.setattr("kerncast.learning.tables.measurements.FOLDED_ROWS", 100)
+    monkeypatch.setattr("kerncast.learning.measurements.FOLDED_ROWS", 100)
     other = table_of(rows)
     for name in ("problem", "config", "time_ns", "noise", "half_a", "half_b"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kerncast.core.arrays import Flags, Floats, Ints
-from kerncast.learning.scoring.trials import Trials
+from kerncast.learning.trials import Trials
 
 FigureJson = dict[str, float | None]
 

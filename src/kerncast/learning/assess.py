@@ -12,9 +12,9 @@ import polars as pl
 from kerncast.core.arrays import MOST_ALIGNED, Flags, Floats, Ints, alignment
 from kerncast.core.op import limits
 from kerncast.core.parameters import Int
-from kerncast.learning.scoring.metrics import Predicted, baseline_card, mean_figure, regret, runtime_card, scorecard, top_k
-from kerncast.learning.scoring.trials import Trials
-from kerncast.learning.tables.table import Table, pooled
+from kerncast.learning.metrics import Predicted, baseline_card, mean_figure, regret, runtime_card, scorecard, top_k
+from kerncast.learning.table import Table, pooled
+from kerncast.learning.trials import Trials
 
 PORTFOLIO = 8
 # The share of problems on which a config must have been tried to count as tried on the same problems as the others.

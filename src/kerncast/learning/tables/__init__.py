@@ -1,1 +1,0 @@
-"""Rows ready to learn from: measurements folded into a table, features, figures."""
