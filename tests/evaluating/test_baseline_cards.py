@@ -7,8 +7,7 @@ from kerncast.evaluating import compare, evaluate
 from kerncast.evaluating.report.page import write_report
 from kerncast.evaluating.text import not_better_sentence
 from kerncast.learning.assess import assess, learned_choices, random_choice, random_expectations
-from kerncast.learning.metrics import Predicted, baseline_card, selection_figures
-from kerncast.learning.trials import Trials
+from kerncast.learning.metrics import Predicted, Trials, baseline_card, selection_figures
 from kerncast.models.model import Model
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_table
 from kerncast.training.train import Recipe, train

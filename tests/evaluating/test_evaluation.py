@@ -12,8 +12,7 @@ from kerncast.core.progress import Progress
 from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
 from kerncast.evaluating import evaluate
-from kerncast.evaluating.evaluation import _remembered, folds_of, refitted
-from kerncast.evaluating.unseen import folded_for, recipe_of, table_for
+from kerncast.evaluating.evaluation import _remembered, folded_for, folds_of, recipe_of, refitted, table_for
 from kerncast.learning.feature_rows import Featurizer
 from kerncast.learning.metrics import Predicted, scorecard
 from kerncast.learning.table import build_table

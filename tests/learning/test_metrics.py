@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from kerncast.learning.metrics import Predicted, resampled, runtime_figures, scorecard, selection_figures, top_k
-from kerncast.learning.trials import Trials
+from kerncast.learning.metrics import Predicted, Trials, resampled, runtime_figures, scorecard, selection_figures, top_k
 
 
 def value(figures, name):

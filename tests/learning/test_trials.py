@@ -12,7 +12,7 @@ from kerncast.learning.assess import (
     portfolio_tried,
     random_choice,
 )
-from kerncast.learning.trials import Trials
+from kerncast.learning.metrics import Trials
 
 NAN = np.nan
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kerncast.answering.exporters.golden import golden_vectors
-from kerncast.core.expr import ConstantTable, Program, Symbol, lookup, meaning, symbol
+from kerncast.core.expr import ConstantTable, Program, Symbol, lookup, symbol
+from kerncast.core.expr import nodes as meaning
 from kerncast.errors import BadFile, InvalidValue
 from kerncast.native.blob import container
 from kerncast.native.blob.container import OPERATIONS, Programs, places_of

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import polars as pl
 
+from kerncast.answering.inputs import SelectorParts, listed, named_tier
 from kerncast.answering.measure import MOST_CONTENDERS, contenders, measure_top
-from kerncast.answering.selector_parts import SelectorParts, listed, named_tier
 from kerncast.answering.tiered import NativeAnswerer, TieredAnswerer
 from kerncast.core.arrays import Floats, Ints
 from kerncast.core.device import Device

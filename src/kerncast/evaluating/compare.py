@@ -18,10 +18,10 @@ from kerncast.core.io.arguments import Help
 from kerncast.core.io.terminal import assignments, counted, distinct, on_device
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
+from kerncast.evaluating.evaluation import Judged, Paths, judged, listed, open_all, table_for, unknown_configs, untrained_labels
 from kerncast.evaluating.points import part_of
 from kerncast.evaluating.text import joined, verdict_blocks
 from kerncast.evaluating.tiers import Tried, tier_choices, tiers_in
-from kerncast.evaluating.unseen import Judged, Paths, judged, listed, open_all, table_for, unknown_configs, untrained_labels
 from kerncast.learning.metrics import Figure, Predicted, figure, resampled
 from kerncast.learning.table import Table, pooled
 from kerncast.learning.trials import TIE_SIGMAS

@@ -14,9 +14,17 @@ from kerncast.answering.selector import Selector
 from kerncast.core.arrays import Flags, Floats, Ints
 from kerncast.core.progress import QUIET, Progress
 from kerncast.errors import InvalidValue
-from kerncast.evaluating.evaluation import cross_validated, folds_of, split_groups
+from kerncast.evaluating.evaluation import (
+    Paths,
+    cross_validated,
+    folded_for,
+    folds_of,
+    open_all,
+    recipe_of,
+    split_groups,
+    table_for,
+)
 from kerncast.evaluating.tiers import TierChoices, Tried, tier_choices, tiers_in
-from kerncast.evaluating.unseen import Paths, folded_for, open_all, recipe_of, table_for
 from kerncast.learning.assess import FEWEST_GROUPS, kinds_of
 from kerncast.learning.metrics import Predicted, figure, resampled, scorecard
 from kerncast.learning.table import Table

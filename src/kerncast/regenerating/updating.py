@@ -22,7 +22,7 @@ from kerncast.data import Dataset, schema
 from kerncast.errors import InvalidValue
 from kerncast.evaluating import Limits, Verdict, compare
 from kerncast.evaluating.compare import AMBIGUOUS, BETTER, SAME, WORSE
-from kerncast.evaluating.unseen import holders_of
+from kerncast.evaluating.evaluation import holders_of
 from kerncast.learning.feature_rows import Rows
 from kerncast.learning.measurements import CONDITIONS
 from kerncast.learning.metrics import Predicted

@@ -393,7 +393,7 @@ def test_select_says_what_the_selector_says(store, exp_model):
 def test_select_builds_no_tiers_unless_they_are_asked_for(explored, monkeypatch):
     """Building them takes minutes: without a tier, the model scores every config, and says so."""
     monkeypatch.setenv("KERNCAST_SHIPPED", "")
-    monkeypatch.setattr("kerncast.answering.selector_parts.tiers_named", lambda *_, **__: pytest.fail("built"))
+    monkeypatch.setattr("kerncast.answering.inputs.tiers_named", lambda *_, **__: pytest.fail("built"))
     app = create_app(Sources.open(paths=[explored / "model"], compile=False))
     problem = {"M": 1024, "N": 768, "K": 2048, "dtype": "fp16", "layout": "rcr"}
     chosen, ranked = asked(
@@ -423,7 +423,7 @@ def test_python_answers_while_tiers_are_built_and_the_server_says_how_long(explo
             raise BadFile("the disk is full")
         return plain_tiers(model), CHOOSING
 
-    monkeypatch.setattr("kerncast.answering.selector_parts.tiers_named", build)
+    monkeypatch.setattr("kerncast.answering.inputs.tiers_named", build)
     sources = Sources.open(paths=[explored / "model"], compile=False)
     app = create_app(sources, Settings())
     problem = {"M": 1024, "N": 768, "K": 2048, "dtype": "fp16", "layout": "rcr"}

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from kerncast.app.serve import running
+from kerncast.app.serve import background as running
 from kerncast.app.serve.app import QueryAnswers, create_app
 from kerncast.app.serve.server import Settings
 from kerncast.app.serve.sources import Sources

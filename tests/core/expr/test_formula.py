@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from kerncast.core.expr import Namespace, Program, Symbol, symbol
-from kerncast.core.expr.formula import DEEPEST, LONGEST, formula
+from kerncast.core.expr.trace import DEEPEST, LONGEST, formula
 from kerncast.errors import InvalidValue, KerncastError, NotFound
 
 P = Namespace("problem", {"M": symbol(Symbol("p.M")), "mode": symbol(Symbol("p.mode", (("fast", 0), ("exact", 1))))})

@@ -7,7 +7,7 @@ import pytest
 from kerncast.core.op import Problem
 from kerncast.library import devices
 from kerncast.library.declared.family_file import family_named
-from kerncast.library.families.library_tiles import L2_OVER_MEMORY, LAUNCH_NS, REACHED, RIVALS, WAVE_NS
+from kerncast.library.families.product_tiles import L2_OVER_MEMORY, LAUNCH_NS, REACHED, RIVALS, WAVE_NS
 from kerncast.library.registry import OPS
 
 MEMORY_GB_S, PEAK_FLOPS, UNITS = 3350.0, 989.4e12, 132

@@ -12,11 +12,10 @@ from kerncast.library.registry import FAMILIES
 from kerncast.models.manifest import Range
 from kerncast.models.measured import measured_in_table
 from kerncast.models.model import Model
-from kerncast.native.tiers.cart import Material, grow
 from kerncast.native.tiers.contents import UNSURE
 from kerncast.native.tiers.distill import Evidence, distill, evaluate
 from kerncast.native.tiers.smallest_set import model_portfolio
-from kerncast.native.tiers.teaching import draw_problems
+from kerncast.native.tiers.teaching import Material, draw_problems, grow
 from kerncast.testing.models import synthetic_dataset, synthetic_rows, synthetic_time_ns
 from kerncast.training.train import Recipe, train
 

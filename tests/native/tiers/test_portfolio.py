@@ -8,8 +8,8 @@ import pytest
 
 from kerncast.data import Dataset
 from kerncast.errors import InvalidValue
+from kerncast.learning.metrics import Trials
 from kerncast.learning.table import load_table
-from kerncast.learning.trials import Trials
 from kerncast.library.registry import FAMILIES
 from kerncast.measuring.sweeping.selection import parse_selection
 from kerncast.models.measured import Measured, measured_by_model, measured_in_table

@@ -32,10 +32,10 @@ from kerncast.models.limits.configs import reach_of
 from kerncast.models.model import Model
 from kerncast.native.lower import lower
 from kerncast.native.tiers.build import PortfolioScores, TierOptions
-from kerncast.native.tiers.cart import Material, grow
 from kerncast.native.tiers.contents import Tiers
 from kerncast.native.tiers.distill import LEAST_WEIGHT, Evidence, examples_of, parts_of
 from kerncast.native.tiers.smallest_set import model_portfolio
+from kerncast.native.tiers.teaching import Material, grow
 from kerncast.version import __version__
 
 NAME = "mm"

@@ -14,7 +14,7 @@ from kerncast.core.io.arguments import Help, assignment_texts
 from kerncast.core.progress import never
 from kerncast.errors import InvalidValue
 from kerncast.evaluating.compare import LIMITS, Limits
-from kerncast.evaluating.unseen import open_all
+from kerncast.evaluating.evaluation import open_all
 from kerncast.models.model import Model
 from kerncast.regenerating.loop import FamilyOutcome
 from kerncast.regenerating.loop import regenerate as run

@@ -181,7 +181,7 @@ def serve(
     """
     refuse_if_missing()
     from kerncast.app.serve.app import create_app
-    from kerncast.app.serve.running import run
+    from kerncast.app.serve.background import run
 
     settings = Settings(host, port, read_token(token_file), tuple(allow_host), max_body, max_batch, rate,
                         software=software, strict=strict)  # fmt: skip
@@ -230,7 +230,7 @@ def explore(
     if not given:
         raise InvalidValue("`paths` is empty: name a model or a dataset to look at")
     from kerncast.app.serve.app import create_app
-    from kerncast.app.serve.running import run
+    from kerncast.app.serve.background import run
     from kerncast.app.serve.sources import Sources
 
     settings = Settings(HOST, port)
@@ -275,7 +275,7 @@ def watched(
 
     def serve() -> None:
         from kerncast.app.serve.app import create_app
-        from kerncast.app.serve.running import run
+        from kerncast.app.serve.background import run
         from kerncast.app.serve.sources import Sources
 
         while not (Path(path) / DATASET).is_file():

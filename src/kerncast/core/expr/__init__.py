@@ -6,9 +6,8 @@
     >>> program.scalar({"p.M": 100, "c.tile_m": 32})
     {'tiles': 4.0}
 
-The files are the pipeline: `nodes` (the graph), `trace` (what a feature may read and call), `meaning`
-(what each operation means, as Python scalars), `to_columns` and `to_c` (the two compilers), `program`
-(a named set of outputs with all three evaluators).
+The files are the pipeline: `nodes` (the graph, and what each operation means, as Python scalars), `trace` (what a feature
+may read and call), `to_columns` and `to_c` (the two compilers), `program` (a named set of outputs with all three evaluators).
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kerncast.core.expr import meaning, to_c
+from kerncast.core.expr import nodes as meaning
+from kerncast.core.expr import to_c
 from kerncast.core.expr.nodes import (
     ConstantTable,
     Expr,

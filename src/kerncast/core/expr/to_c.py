@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from kerncast.core.expr import meaning
+from kerncast.core.expr import nodes as meaning
 from kerncast.core.expr.nodes import ConstantTable, Expr, Symbol, topological
 from kerncast.core.io.quoting import c_number, comment, filled, packaged_c
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from kerncast.core import arrays
 from kerncast.core.arrays import Flags, Floats, Ints
-from kerncast.core.expr import meaning
+from kerncast.core.expr import nodes as meaning
 from kerncast.core.expr.nodes import ConstantTable, Expr, Symbol, topological
 from kerncast.errors import InvalidValue
 

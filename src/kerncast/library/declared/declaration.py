@@ -18,8 +18,8 @@ import msgspec
 
 from kerncast.core.dtypes import dtype_parameter
 from kerncast.core.expr import Expr, Namespace, ceil_div, constant, log2
-from kerncast.core.expr.formula import formula
 from kerncast.core.expr.nodes import Operand
+from kerncast.core.expr.trace import formula
 from kerncast.core.io.foreign import decode_json
 from kerncast.core.op import Family, Op, Work
 from kerncast.core.parameters import PowerOfTwo

@@ -15,9 +15,18 @@ from kerncast.core.expr import Expr, Namespace, ceil, ceil_div, log2, maximum, m
 from kerncast.core.op import Family
 from kerncast.core.parameters import Bool, Categorical, Choice, Int, Parameter, PowerOfTwo
 from kerncast.core.space import Constraint
-from kerncast.library.families.library_tiles import kernel_source_parameter, library_features, library_hints, storage_hints
+from kerncast.library.families.product_tiles import (
+    PARAMETERS,
+    Operands,
+    is_triton,
+    kernel_source_parameter,
+    library_features,
+    library_hints,
+    shared_memory_fits,
+    storage_hints,
+    tile_features,
+)
 from kerncast.library.families.serving_tiles import hardware_numbers
-from kerncast.library.families.triton_tiles import PARAMETERS, Operands, is_triton, shared_memory_fits, tile_features
 from kerncast.library.ops.attention import flex_attention
 from kerncast.library.ops.gemm import gemm, mixed_mm, pad_mm
 

@@ -11,7 +11,7 @@ from kerncast.core.expr import ConstantTable, Expr, Namespace, ceil, ceil_div, c
 from kerncast.core.op import Family, Op
 from kerncast.core.parameters import Categorical
 from kerncast.core.space import Constraint
-from kerncast.library.families.library_tiles import library_features
+from kerncast.library.families.product_tiles import library_features
 from kerncast.library.families.serving_tiles import (
     HIDDEN_NS,
     Cache,
@@ -27,10 +27,19 @@ from kerncast.library.families.serving_tiles import (
     prompt_misfits,
     state_features,
 )
-from kerncast.library.ops.attention import attention_context, attention_encoder, attention_generation
-from kerncast.library.ops.mla import CACHED, LATENT, QUERY, VALUE, mla_bmm, mla_context, mla_generation
-from kerncast.library.ops.moe import moe
-from kerncast.library.ops.serving import causal_conv, collective, linear_attention, quantize
+from kerncast.library.ops.attention import (
+    CACHED,
+    LATENT,
+    QUERY,
+    VALUE,
+    attention_context,
+    attention_encoder,
+    attention_generation,
+    mla_bmm,
+    mla_context,
+    mla_generation,
+)
+from kerncast.library.ops.serving import causal_conv, collective, linear_attention, moe, quantize
 
 SOURCES: dict[str, dict[str, int]] = {
     "attention_context": {

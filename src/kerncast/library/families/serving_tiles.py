@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kerncast.core.expr import Expr, Namespace, ceil, ceil_div, floor_div, log2, maximum, minimum, mod, power_of_two_in, where
 from kerncast.core.op import Work
-from kerncast.library.ops.moe import balanced
+from kerncast.library.ops.serving import balanced
 
 # Queries that one block computes, and keys that it loads at a time.
 QUERY_TILES = (64, 128, 192, 256)

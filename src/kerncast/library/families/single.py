@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from kerncast.core.expr import Expr, Namespace, constant
 from kerncast.core.op import Family, Op
 from kerncast.core.parameters import Int
-from kerncast.library.families.library_tiles import library_features
+from kerncast.library.families.product_tiles import library_features
 from kerncast.library.ops.attention import flex_attention
 from kerncast.library.ops.gemm import gemm, mixed_mm
 from kerncast.library.ops.grouped_conv import grouped_conv_bwd_data, grouped_conv_bwd_weight, grouped_conv_forward

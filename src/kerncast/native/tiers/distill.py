@@ -21,9 +21,8 @@ from kerncast.models.limits.configs import Reach, problem_numbers
 from kerncast.models.manifest import Range
 from kerncast.models.measured import Measured, measured_by_model
 from kerncast.models.model import Model
-from kerncast.native.tiers.cart import Material, grow
 from kerncast.native.tiers.contents import COMPARED_BY_ALL, UNSURE, DecisionTree
-from kerncast.native.tiers.teaching import draw_problems
+from kerncast.native.tiers.teaching import Material, draw_problems, grow
 
 Score = Callable[[pl.DataFrame], Floats]
 """Problems (`problem.*`) → [problem, place in the portfolio]: log times up to a constant per problem, low is chosen;

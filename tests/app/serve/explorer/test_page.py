@@ -10,8 +10,8 @@ from tests.support.browser import Browser
 from tests.support.needs import require
 
 from kerncast.app.serve.app import create_app
+from kerncast.app.serve.background import run
 from kerncast.app.serve.explorer.models import ranked
-from kerncast.app.serve.running import run
 from kerncast.app.serve.server import Settings
 from kerncast.app.serve.sources import Sources
 from kerncast.models.model import Model

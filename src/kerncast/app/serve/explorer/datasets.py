@@ -27,9 +27,8 @@ from kerncast.data.condensed import noise, spread_of
 from kerncast.data.dataset import Dataset
 from kerncast.data.journal import checked
 from kerncast.errors import InvalidValue, KerncastError
-from kerncast.evaluating.evaluation import evaluate
+from kerncast.evaluating.evaluation import digest_of, evaluate
 from kerncast.evaluating.points import part_of
-from kerncast.evaluating.unseen import digest_of
 from kerncast.measuring.timing import memory_bound
 from kerncast.models.model import Model
 
