@@ -10,7 +10,7 @@ import kerncast
 HOME = Path(kerncast.__file__).parent
 # Those may print; and these run as processes of their own, whose output is what they are for.
 LOUD = ("app", "testing")
-PROGRAMS = {"measuring/backends/command/guard.py", "measuring/worker.py", "regenerating/blas_race.py"}
+PROGRAMS = {"measuring/backends/command/guard.py", "measuring/worker.py", "regenerating/figures.py"}
 NEVER = {
     "print",
     "input",

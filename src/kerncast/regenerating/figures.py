@@ -32,7 +32,7 @@ from kerncast.learning.table import load_table
 from kerncast.library.ops.gemm import gemm
 from kerncast.measuring.backends import get_backend
 from kerncast.measuring.backends.cpu.build import find_compiler
-from kerncast.models.answer import CHOOSING
+from kerncast.models.answer import CHOOSING, Tier
 from kerncast.models.model import Model
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def export(run: FamilyRun) -> Facts | None:
     printed = subprocess.run([program.absolute()], check=True, capture_output=True, text=True).stdout.strip()
     problems = drawn_problems(selector, 200)
     latency = {str(tier): float(np.median(selector.latencies_us(problems, tier))) for tier in CHOOSING}
-    return {"self_test": printed, "p50_us": latency, "portfolio": len(selector.tiers.portfolio)}
+    return {"self_test": printed, "p50_us": latency, str(Tier.PORTFOLIO): len(selector.tiers.portfolio)}
 
 
 def race(run: FamilyRun) -> Facts | None:

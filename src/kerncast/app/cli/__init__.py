@@ -59,6 +59,7 @@ REPLACED = {
     "families": "kerncast list family",
     "inductor": "kerncast torch",
     "ops": "kerncast list op",
+    "portfolio": "kerncast export MODEL --to portfolio",
     "query": "kerncast predict REQUEST",
     "quickstart": "kerncast regenerate quickstart",
     "search": "kerncast select MODEL --search",
