@@ -112,7 +112,7 @@ def assert_all_measured(rows, faults):
 def test_nodes_come_and_end_in_mid_sweep(cluster, faults, tmp_path, capsys, monkeypatch):
     """Every vector gets its own row; what a killed node had goes to others unblamed; only a vector that ends workers is."""
     # Both devices begin together, and none is at the gate for too long, however slowly Ray starts its processes.
-    monkeypatch.setattr("kerncast.measuring.fleet.node.TOGETHER_SECONDS", HOUR)
+    monkeypatch.setattr("kerncast.measuring.fleet.run.TOGETHER_SECONDS", HOUR)
     gate, heard = tmp_path / "gate", Heard()
     with environment(FLEET_GATE=str(gate)), ray_starts():
         cluster.add(1, "gated")

@@ -105,7 +105,7 @@ def test_sentinels_run_and_caches_can_be_made_cold(backend):
     assert backend.sentinel("network") is None
     assert backend.flush_cache()
     one, two = (backend.prepare(problem(16, 32, 64), chosen) for chosen in (config(), config(LOCAL)))
-    assert one.on is two.on
+    assert one.operands is two.operands
 
 
 @pytest.mark.needs("a working OpenCL")
