@@ -435,6 +435,11 @@ def convolutions_validated(work: Work) -> None:
     work("kerncast compare model model held_out", says="SAME")
 
 
+@promise("77", CONV, "Compare two files of saved predictions", "", after=convolutions_imported)
+def saved_predictions_compared(work: Work) -> None:
+    work.cannot("`kerncast compare` takes two models and the data")
+
+
 @promise("78", CONV, "Run the whole quality test in one command", "`kerncast regenerate ROUTINE`", after=convolutions_imported)
 def quality_test(work: Work) -> None:
     work("kerncast regenerate conv-cpu --set sweep.max_problems=6 --set sweep.max_flops=1e7 --set sweep.configs=sample:3 "
