@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import reduce
 
-from kerncast.core.expr import Expr, Namespace, ceil, ceil_div, log2, maximum, mod, where
+from kerncast.core.expr import Expr, Namespace, ceil, ceil_div, constant, log2, maximum, mod, where
 from kerncast.core.op import Family
 from kerncast.core.parameters import Bool, Categorical, Choice
 from kerncast.core.space import Constraint
-from kerncast.library.ops.gemm import gemm
+from kerncast.library.ops.gemm import a_by_rows, b_by_rows, gemm
 
+WAVEFRONT = 64  # threads of a warp on every GPU that these kernels are built for
 # compv4 keeps two buffers of each operand in LDS and CK caps one of them at 32 KiB.
 COMPV4_LDS_BYTES = 32 * 1024
 
@@ -55,25 +56,51 @@ def _matrix_instruction_exists(p: Namespace, c: Namespace) -> Expr:
     return listed | ~_any(p.dtype == dtype for dtype in WARP_TILES)
 
 
-def _padding(p: Namespace, c: Namespace) -> Iterable[Constraint]:
-    """Without padding a kernel computes whole tiles only; CK refuses other sizes before it launches.
+def _runs_without_padding(p: Namespace, c: Namespace) -> Iterable[Constraint]:
+    """Which sizes a kernel without padding computes. CK tests a size only where a matrix is contiguous along it.
 
-    CK tests a size only where its layout makes the kernel depend on it (composable_kernel,
-    include/ck_tile/ops/gemm/kernel/universal_gemm_kernel.hpp, IsSupportedArgument). The flags promise more than that, so the
-    rules are those of the flags; a model whose measurements contradict one of them does not obey it.
+    These are the tests of `IsSupportedArgument` (composable_kernel, include/ck_tile/ops/gemm/kernel/universal_gemm_kernel.hpp),
+    for C by rows. Of A by rows, M needs no padding whatever the tile is; of A by columns and B by rows, K needs none.
     """
-    for x in "mn":
-        size, tile = getattr(p, x.upper()), getattr(c, f"tile_{x}")
+    a_rows, b_rows = a_by_rows(p), b_by_rows(p)
+    whole = {"m": c.tile_m, "n": c.tile_n, "k": c.tile_k * p.split_k}
+    # C by rows is contiguous along N, whatever B is.
+    free = {"m": a_rows, "k": ~a_rows & b_rows}
+    words = {
+        "m": "without pad_m and with A by columns, M must be a multiple of tile_m",
+        "n": "without pad_n, N must be a multiple of tile_n",
+        "k": "without pad_k, K must be a multiple of tile_k × split_k, unless A is by columns and B by rows",
+    }
+    for x, tile in whole.items():
+        divides = mod(getattr(p, x.upper()), tile) == 0
+        holds = (getattr(c, f"pad_{x}") == 1) | divides
+        yield Constraint(f"padding_{x}", words[x], holds | free[x] if x in free else holds)
+
+
+def _loads_whole_vectors(p: Namespace, c: Namespace) -> Iterable[Constraint]:
+    """A and B are loaded in vectors, padded or not, so the size that they are contiguous along is a multiple of one.
+
+    The vector is the longest of 16, 8, 4 and 2 bytes that divides the tile and a thread's share of it (the policy of the
+    pipelines named here; other pipelines have their own).
+    """
+    universal = _any(c.pipeline == name for name in ("compv3", "compv4", "compv5", "compv6", "mem"))
+    threads = WAVEFRONT * c.warp_m * c.warp_n * c.warp_k
+    a_rows, b_rows = a_by_rows(p), b_by_rows(p)
+    for matrix, along, size, tile, rows in (
+        ("A", "K (by columns: M)", where(a_rows, p.K, p.M), where(a_rows, c.tile_k, c.tile_m), c.tile_m),
+        ("B", "K (by rows: N)", where(b_rows, p.N, p.K), where(b_rows, c.tile_n, c.tile_k), c.tile_n),
+    ):
+        share = rows * c.tile_k / threads
+        vector: Expr = constant(1)
+        for size_bytes in (2, 4, 8, 16):
+            elements = size_bytes / p.element_bytes
+            fits = (elements >= 1) & (mod(tile, elements) == 0) & (mod(share, elements) == 0)
+            vector = where(fits, elements, vector)
         yield Constraint(
-            f"padding_{x}",
-            f"without pad_{x}, {x.upper()} must be a multiple of tile_{x}",
-            (getattr(c, f"pad_{x}") == 1) | (mod(size, tile) == 0),
+            f"vector_{matrix.lower()}",
+            f"{along} must be a multiple of the elements in which {matrix} is loaded (at most 16 bytes)",
+            ~universal | (mod(size, vector) == 0),
         )
-    yield Constraint(
-        "padding_k",
-        "without pad_k, K must be a multiple of tile_k × split_k",
-        (c.pad_k == 1) | (mod(p.K, c.tile_k * p.split_k) == 0),
-    )
 
 
 class CkTile(Family):
@@ -96,7 +123,7 @@ class CkTile(Family):
         ),
         "scheduler": Categorical({"intrawave": 0, "interwave": 1}),
         "epilogue": Categorical({"default": 0, "cshuffle": 1}, doc="how C is written"),
-        "pad_m": Bool(doc="M need not be a multiple of tile_m"),
+        "pad_m": Bool(doc="M need not be a multiple of tile_m, also where A is by columns"),
         "pad_n": Bool(doc="N need not be a multiple of tile_n"),
         "pad_k": Bool(doc="K need not be a multiple of tile_k × split_k"),
         "persistent": Bool(doc="one block per compute unit walks over the tiles"),
@@ -122,7 +149,8 @@ class CkTile(Family):
             "warp_tile_m × warp_tile_n × warp_tile_k must be a matrix instruction of the dtype",
             _matrix_instruction_exists(p, c),
         )
-        yield from _padding(p, c)
+        yield from _runs_without_padding(p, c)
+        yield from _loads_whole_vectors(p, c)
         yield Constraint(
             "scheduler",
             "compv3 and compv4 have no interwave scheduler",

@@ -20,7 +20,7 @@ from kerncast.core.op import Family
 from kerncast.core.parameters import Bool, Categorical, Choice, Value
 from kerncast.core.space import Constraint
 from kerncast.errors import InvalidValue
-from kerncast.library.families.gemm_ck_tile import COMPV4_LDS_BYTES, WARP_TILES
+from kerncast.library.families.gemm_ck_tile import COMPV4_LDS_BYTES, WARP_TILES, WAVEFRONT
 from kerncast.library.ops.grouped_conv import SMALL_GROUP, grouped_conv_bwd_data, grouped_conv_bwd_weight, grouped_conv_forward
 
 PREFIX = "ck_"
@@ -115,7 +115,6 @@ def ck_columns(p: Namespace, c: Namespace, hw: Namespace) -> dict[str, Expr]:
     return {PREFIX + name: expr for name, expr in found.items()}
 
 
-WAVEFRONT = 64  # threads of a warp on every GPU that these kernels are built for
 # Elements of one load or store, the same for every tile (TILE_TO_VECTOR in the rules above): 4 of the first operand, 8 of the
 # second and of the result. A kernel refuses channels of a group that are not a multiple of these (IsSupportedArgument in
 # include/ck_tile/ops/grouped_convolution/kernel).

@@ -1,0 +1,74 @@
+"""Which CK Tile GEMM kernels run a problem: CK's own tests, by layout."""
+
+import pytest
+
+from kerncast.core.op import Config, Problem
+from kerncast.errors import InvalidValue
+from kerncast.library import devices
+from kerncast.library.families.gemm_ck_tile import ck_tile
+
+MI300X = devices.get("mi300x")
+# 128 × 128 × 64 with four warps: a load takes eight elements of 16 bits.
+KERNEL = {
+    "tile_m": 128, "tile_n": 128, "tile_k": 64, "warp_m": 2, "warp_n": 2, "warp_k": 1,
+    "warp_tile_m": 32, "warp_tile_n": 32, "warp_tile_k": 16, "pipeline": "compv3", "scheduler": "intrawave",
+    "epilogue": "cshuffle", "pad_m": False, "pad_n": False, "pad_k": False, "persistent": False,
+}  # fmt: skip
+
+
+def refusal(layout="rcr", split_k=1, dtype="fp16", kernel=None, **sizes):
+    """The rule that refuses the kernel for a problem of 1024 × 1024 × 1024, but for the sizes given; None: it runs."""
+    problem = Problem(ck_tile, {"M": 1024, "N": 1024, "K": 1024, **sizes, "dtype": dtype, "layout": layout, "split_k": split_k})
+    try:
+        Config(ck_tile, {**KERNEL, **(kernel or {})}, problem=problem, device=MI300X)
+    except InvalidValue as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("size", "refusing"),
+    [
+        ({"M": 1000}, {"crr", "ccr"}),  # contiguous in A by columns alone
+        ({"N": 1000}, {"rcr", "rrr", "crr", "ccr"}),  # C is by rows
+        ({"K": 1000}, {"rcr", "rrr", "ccr"}),  # contiguous in A by rows, and in B by columns
+    ],
+)
+def test_a_size_needs_padding_only_where_a_matrix_is_contiguous_along_it(size, refusing):
+    """A kernel without padding runs where CK launches it; with padding it always does."""
+    (name,) = size
+    assert {layout for layout in ("rcr", "rrr", "crr", "ccr") if refusal(layout, **size)} == refusing
+    for layout in refusing:
+        assert f"without pad_{name.lower()}" in refusal(layout, **size)
+        assert refusal(layout, kernel={f"pad_{name.lower()}": True}, **size) is None
+
+
+def test_one_row_needs_no_padding():
+    """A matrix times a vector: most of what a server generates, and all of AMD's kernels are built without padding."""
+    assert refusal("rcr", M=1) is None
+    assert refusal("rrr", M=7) is None
+
+
+def test_parts_of_k_are_whole_tiles():
+    """Split K counts."""
+    assert refusal(K=1024, split_k=8) is None
+    assert "tile_k × split_k" in refusal(K=1024 + 64, split_k=8)
+
+
+@pytest.mark.parametrize(
+    ("layout", "size", "matrix"),
+    [("rcr", {"K": 1004}, "A"), ("crr", {"M": 1004}, "A"), ("ccr", {"K": 1004}, "B"), ("rrr", {"N": 1004}, "B")],
+)
+def test_vectors_are_whole_even_with_padding(layout, size, matrix):
+    """Eight elements of 16 bits are loaded at once; a pipeline with a policy of its own is not judged."""
+    padded = {"pad_m": True, "pad_n": True, "pad_k": True}
+    assert f"in which {matrix} is loaded" in refusal(layout, kernel=padded, **size)
+    assert refusal(layout, kernel=padded, **{name: value + 4 for name, value in size.items()}) is None
+    assert refusal(layout, kernel={**padded, "pipeline": "basic_v1"}, **size) is None
+
+
+def test_a_vector_is_no_longer_than_a_threads_share():
+    """16 × 64 elements over 256 threads leave four for each."""
+    narrow = {"tile_m": 16, "warp_m": 1, "warp_n": 4, "warp_tile_m": 16, "warp_tile_n": 16, "pad_m": True, "pad_k": True}
+    assert refusal("crr", kernel=narrow, M=1004) is None
+    assert "in which A is loaded" in refusal("crr", kernel=narrow, M=1002)
