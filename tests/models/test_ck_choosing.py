@@ -93,6 +93,27 @@ def test_a_kernel_runs_only_what_it_is_built_for(made_by_ck):
         kerncast.export(made_by_ck.gemm, out="nowhere", configs=[first.replace("_rcr_", "_rrr_"), *others], progress=None)
 
 
+@pytest.mark.parametrize("ran", [40, 6])
+def test_kernels_that_ran_against_a_rule_are_chosen_if_they_are_many_and_named_otherwise(made_by_ck, tmp_path, run, ran):
+    """A benchmark file says more of this build than the rule that CK's source has."""
+    kernel = next(name for name in made_by_ck.names if "_compv" in name)
+    fields = kernel.split("_")
+    flags = next(place for place, field in enumerate(fields) if field in ("True", "False"))
+    bare = "_".join([*fields[:flags], "False", "False", "False", *fields[flags + 3 :]])
+    blocks = [
+        json.dumps({"name": bare, "problem": {"split_k": 1, "m": 64 * number, "n": 1001, "k": 1024, "dtype_a": "fp16",
+                    "layout_a": "RowMajor", "layout_b": "ColumnMajor", "layout_c": "RowMajor"},
+                    "perf_result": {"latency(ms)": 0.1, "tflops(TFlops)": round(2 * 64 * number * 1001 * 1024 / 1e8, 4),
+                                    "bandwidth(GB/s)": 1.0}})
+        for number in range(1, ran + 1)
+    ]  # fmt: skip
+    (tmp_path / "run.log").write_text("\n".join(blocks))
+    odd = [f"{name}={value}" for name, value in {**PROBLEM, "N": 1001}.items()]
+    _, out, err = run("select", made_by_ck.gemm, *odd, "--configs", tmp_path / "run.log", "--json")
+    assert f"{ran} of {ran} attempts worked against the rule 'without pad_n, N must be a multiple of tile_n'" in err
+    assert json.loads(out)["status"] == ("ok" if ran == 40 else "no_valid_config")
+
+
 def test_own_models_rank_a_pool_and_mark_what_they_were_not_trained_on(made_by_ck, tmp_path, run):
     """A config of training keeps its interval; another one is scored, marked, and has none."""
     model = kerncast.train(made_by_ck.home / "d", out=tmp_path / "m", folds=2, trees=12, leaves=7, threads=1, progress=None)

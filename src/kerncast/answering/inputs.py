@@ -22,6 +22,7 @@ from kerncast.data.formats import ImportOptions
 from kerncast.data.importing import import_files, recognised
 from kerncast.errors import BadFile, CannotWrite, InvalidValue, KerncastError
 from kerncast.learning.measurements import label_table
+from kerncast.learning.table import judge_rules
 from kerncast.library.problems.files import is_table
 from kerncast.measuring.backends.contract import CannotCompile
 from kerncast.measuring.sweeping.selection import (
@@ -182,7 +183,7 @@ def _of_space(model: Model, count: int | None, seed: int) -> pl.DataFrame:
 def _measured(model: Model, path: Path, progress: Progress) -> Model:
     """The configs that occur in measurements: a dataset, or a file that an importer reads."""
     if (path / DATASET).is_file():
-        return _of_dataset(model, Dataset.open(path))
+        return _of_dataset(model, Dataset.open(path), progress)
     if path.is_dir():
         raise InvalidValue(f"{path} is not a dataset: for the kernels of a build folder, use build:{path}")
     try:
@@ -193,10 +194,13 @@ def _measured(model: Model, path: Path, progress: Progress) -> Model:
         raise
     progress.stage(f"reading the kernels of {path.name}")
     with scratch_folder() as folder:
-        return _of_dataset(model, import_files(name, [path], folder / "pool", ImportOptions(device=model.device.name)))
+        return _of_dataset(
+            model, import_files(name, [path], folder / "pool", ImportOptions(device=model.device.name)), progress
+        )
 
 
-def _of_dataset(model: Model, dataset: Dataset) -> Model:
+def _of_dataset(model: Model, dataset: Dataset, progress: Progress) -> Model:
+    """The configs that worked somewhere in a dataset. Rules that its measurements contradict do not apply to them."""
     family = model.family
     known = {item.id: item for item in dataset.families}
     if family.id not in known:
@@ -208,7 +212,13 @@ def _of_dataset(model: Model, dataset: Dataset) -> Model:
     names = label_table(family, worked)
     # A kernel whose name says its dtype and layout runs no others.
     by_name = names is not None and has_named_kernels(family) and not worked[schema.LABEL].has_nulls()
-    return with_configs(model, worked.select(pl.col("^config\\..*$")), names, named_only=by_name)
+    broken, _ = judge_rules(family, model.profile, rows, (rows["status"] == "ok").to_numpy())
+    for item in broken:
+        if item.ran:
+            so = "the rule does not apply" if item.contradicted else "they are too few, so no kernel is chosen against the rule"
+            progress.say(f"{item.ran:,} of {item.attempts:,} attempts worked against the rule '{item.rule.sentence}': {so}")
+    lifted = tuple(item.rule.name for item in broken if item.contradicted)
+    return with_configs(model, worked.select(pl.col("^config\\..*$")), names, named_only=by_name, contradicted=lifted)
 
 
 @dataclass(frozen=True, eq=False)

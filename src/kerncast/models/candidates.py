@@ -230,17 +230,22 @@ def with_configs(
     *,
     named_only: bool = False,
     dimensions: int | None = None,
+    contradicted: tuple[str, ...] = (),
 ) -> Model:
-    """The model, choosing from these configs (`config.*`); the other arguments are those of `GivenConfigs`."""
+    """The model, choosing from these configs (`config.*`), which need not obey the rules that are `contradicted`.
+
+    The other arguments are those of `GivenConfigs`.
+    """
     kinds = schema.schema_of(model.family)
     columns = [f"config.{name}" for name in model.family.config.parameters]
     pool = configs.select(pl.col(name).cast(kinds[name]) for name in columns).unique(maintain_order=True)
     if not pool.height:
         raise InvalidValue(f"there is no config to choose from: give at least one of {model.family.id}")
-    digest = hashlib.blake2b(f"{model.manifest.checksum} {named_only} {dimensions}".encode(), digest_size=16)
+    lifted = tuple(sorted({*model.manifest.contradicted, *contradicted}))
+    digest = hashlib.blake2b(f"{model.manifest.checksum} {named_only} {dimensions} {lifted}".encode(), digest_size=16)
     for frame in (pool, *(() if names is None else (names,))):
         digest.update(schema.content_digest([frame]).encode())
-    manifest = msgspec.structs.replace(model.manifest, checksum=digest.hexdigest())
+    manifest = msgspec.structs.replace(model.manifest, checksum=digest.hexdigest(), contradicted=lifted)
     return model.part(manifest, GivenConfigs(pool, names, named_only, dimensions))
 
 
