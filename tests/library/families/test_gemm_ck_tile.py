@@ -8,7 +8,6 @@ from kerncast.library import devices
 from kerncast.library.families.gemm_ck_tile import ck_tile
 
 MI300X = devices.get("mi300x")
-# 128 × 128 × 64 with four warps: a load takes eight elements of 16 bits.
 KERNEL = {
     "tile_m": 128, "tile_n": 128, "tile_k": 64, "warp_m": 2, "warp_n": 2, "warp_k": 1,
     "warp_tile_m": 32, "warp_tile_n": 32, "warp_tile_k": 16, "pipeline": "compv3", "scheduler": "intrawave",
@@ -53,22 +52,3 @@ def test_parts_of_k_are_whole_tiles():
     """Split K counts."""
     assert refusal(K=1024, split_k=8) is None
     assert "tile_k × split_k" in refusal(K=1024 + 64, split_k=8)
-
-
-@pytest.mark.parametrize(
-    ("layout", "size", "matrix"),
-    [("rcr", {"K": 1004}, "A"), ("crr", {"M": 1004}, "A"), ("ccr", {"K": 1004}, "B"), ("rrr", {"N": 1004}, "B")],
-)
-def test_vectors_are_whole_even_with_padding(layout, size, matrix):
-    """Eight elements of 16 bits are loaded at once; a pipeline with a policy of its own is not judged."""
-    padded = {"pad_m": True, "pad_n": True, "pad_k": True}
-    assert f"in which {matrix} is loaded" in refusal(layout, kernel=padded, **size)
-    assert refusal(layout, kernel=padded, **{name: value + 4 for name, value in size.items()}) is None
-    assert refusal(layout, kernel={**padded, "pipeline": "basic_v1"}, **size) is None
-
-
-def test_a_vector_is_no_longer_than_a_threads_share():
-    """16 × 64 elements over 256 threads leave four for each."""
-    narrow = {"tile_m": 16, "warp_m": 1, "warp_n": 4, "warp_tile_m": 16, "warp_tile_n": 16, "pad_m": True, "pad_k": True}
-    assert refusal("crr", kernel=narrow, M=1004) is None
-    assert "in which A is loaded" in refusal("crr", kernel=narrow, M=1002)

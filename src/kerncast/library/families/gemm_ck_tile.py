@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import reduce
 
-from kerncast.core.expr import Expr, Namespace, ceil, ceil_div, constant, log2, maximum, mod, where
+from kerncast.core.expr import Expr, Namespace, ceil, ceil_div, log2, maximum, mod, where
 from kerncast.core.op import Family
 from kerncast.core.parameters import Bool, Categorical, Choice
 from kerncast.core.space import Constraint
@@ -77,32 +77,6 @@ def _runs_without_padding(p: Namespace, c: Namespace) -> Iterable[Constraint]:
         yield Constraint(f"padding_{x}", words[x], holds | free[x] if x in free else holds)
 
 
-def _loads_whole_vectors(p: Namespace, c: Namespace) -> Iterable[Constraint]:
-    """A and B are loaded in vectors, padded or not, so the size that they are contiguous along is a multiple of one.
-
-    The vector is the longest of 16, 8, 4 and 2 bytes that divides the tile and a thread's share of it (the policy of the
-    pipelines named here; other pipelines have their own).
-    """
-    universal = _any(c.pipeline == name for name in ("compv3", "compv4", "compv5", "compv6", "mem"))
-    threads = WAVEFRONT * c.warp_m * c.warp_n * c.warp_k
-    a_rows, b_rows = a_by_rows(p), b_by_rows(p)
-    for matrix, along, size, tile, rows in (
-        ("A", "K (by columns: M)", where(a_rows, p.K, p.M), where(a_rows, c.tile_k, c.tile_m), c.tile_m),
-        ("B", "K (by rows: N)", where(b_rows, p.N, p.K), where(b_rows, c.tile_n, c.tile_k), c.tile_n),
-    ):
-        share = rows * c.tile_k / threads
-        vector: Expr = constant(1)
-        for size_bytes in (2, 4, 8, 16):
-            elements = size_bytes / p.element_bytes
-            fits = (elements >= 1) & (mod(tile, elements) == 0) & (mod(share, elements) == 0)
-            vector = where(fits, elements, vector)
-        yield Constraint(
-            f"vector_{matrix.lower()}",
-            f"{along} must be a multiple of the elements in which {matrix} is loaded (at most 16 bytes)",
-            ~universal | (mod(size, vector) == 0),
-        )
-
-
 class CkTile(Family):
     id = "gemm/ck_tile"
     doc = "CK Tile GEMM kernels for AMD GPUs"
@@ -150,7 +124,6 @@ class CkTile(Family):
             _matrix_instruction_exists(p, c),
         )
         yield from _runs_without_padding(p, c)
-        yield from _loads_whole_vectors(p, c)
         yield Constraint(
             "scheduler",
             "compv3 and compv4 have no interwave scheduler",
