@@ -43,7 +43,7 @@ from kerncast.library.declared.declaration import joined_family
 
 __all__ = ["MANIFEST", "PIECE_ROWS", "Dataset", "DatasetFile", "DeviceRecord", "Part", "Source", "merge", "record_of"]
 
-# A part is read as a whole, and what it expands to has a limit (`files.foreign`).
+# A part is read as a whole, and what it expands to has a limit (`core.io.foreign`).
 ROWS_PER_PART = 2_000_000
 
 

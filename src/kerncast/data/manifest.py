@@ -112,7 +112,7 @@ def _other_numbers(item: Reported, device: Device) -> Iterator[str]:
 FORMAT = "kerncast-dataset"
 VERSION = 1
 MANIFEST = "dataset.json"
-# The folder in which torch.compile records what it timed (`inductor.observed_log`).
+# The folder in which torch.compile records what it timed (`torch.observed_log`).
 OBSERVED = "observed"
 
 

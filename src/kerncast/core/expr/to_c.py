@@ -38,7 +38,7 @@ _TEMPLATES = {
 
 @cache
 def prelude() -> str:
-    """What generated functions call: the meaning of each operation, as `meaning.py` has it."""
+    """What generated functions call: the meaning of each operation, as `nodes.py` has it."""
     numbers = {"largest": meaning.LARGEST, "smallest": meaning.SMALLEST, "ln_two": meaning.LN2,
                "above_minus_one": meaning.ABOVE_MINUS_ONE}  # fmt: skip
     return filled(packaged_c(__package__, "prelude.c"), "kerncast", **{name: value.hex() for name, value in numbers.items()})

@@ -1,4 +1,4 @@
-"""Parquet tables, read no further than the limit of `files.foreign`.
+"""Parquet tables, read no further than the limit of `core.io.foreign`.
 
 A page of a few bytes may stand for two billion values, and the totals at the end of a file may be wrong. So what a table
 expands to is added up from the headers of its pages, which a reader has to follow, before polars reads any of them.

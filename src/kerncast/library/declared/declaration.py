@@ -95,7 +95,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Formulas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a family that is written as TOML computes, as text (`expr.formula`)."""
+    """What a family that is written as TOML computes, as text (`formula` in `core.expr.trace`)."""
 
     derived: dict[str, str] = {}
     flops: str | None = None

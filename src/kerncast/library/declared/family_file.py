@@ -98,7 +98,7 @@ class _Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     features: dict[str, str] = {}
     library: dict[str, int | bool | str] = {}
     configs: list[list[str]] = []
-    """Which configs exist, as `Declaration.configs` has it: written by `declared.family_text`, not by people."""
+    """Which configs exist, as `Declaration.configs` has it: written by `family_tables`, not by people."""
 
 
 def family_named(name: str) -> Family:

@@ -24,7 +24,7 @@ REACHED, LAUNCH_NS = 0.6, 3000
 
 
 def hardware_numbers(hw: Namespace, arithmetic: bool = True) -> Mapping[str, Expr]:
-    """What tells devices apart in a model of several; a table of one device leaves them out (`tables.table`)."""
+    """What tells devices apart in a model of several; a table of one device leaves them out (`learning.table`)."""
     return {
         "device_cus": 1 * hw.num_cus,
         **({"device_peak_tflops": hw.peak_flops / 1e12} if arithmetic else {}),

@@ -63,7 +63,7 @@ class TimedChoice:
 
     @property
     def described(self) -> Described:
-        """As `data.autotune_rows` takes it."""
+        """As the rows of a log are made from it, with its time."""
         return {**self.said, "ms": self.ms}
 
 
