@@ -1,6 +1,6 @@
 """The rates of a device that the times of an op are learned relative to: which are known, and what it costs if one is not.
 
-A rate that a profile lacks is estimated from the fastest rows of the data (`learning.table`).
+A rate that a profile lacks is estimated from the fastest rows of the data (`learning.feature_rows`).
 """
 
 from __future__ import annotations
